@@ -483,10 +483,18 @@ def test_a_request_that_runs_when_the_end_comes_is_answered(
             np.testing.assert_array_equal(one, big)
 
 
-def test_ctrl_c_once_drains_and_twice_ends(folder: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, folder / "toy.onnx") as running:
+several = pytest.mark.skipif(
+    len(getattr(os, "sched_getaffinity", lambda _: ())(0)) < 2, reason="one CPU"
+)
+
+
+@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=several)])
+def test_ctrl_c_once_drains_and_twice_ends(folder: Path, tmp_path: Path, processes: str) -> None:
+    words = (folder / "toy.onnx", "--processes", processes, "--drain", "60s")
+    with serving(tmp_path, *words) as running:
         assert running.end(signal.SIGINT) == 0
-    with serving(tmp_path, folder / "toy.onnx", "--drain", "60s") as running:
+    with serving(tmp_path, *words) as running:
+        children = descendants(running.process.pid)
         host, _, port = running.http.rpartition(":")
         with socket.create_connection((host, int(port)), 10) as link:
             link.sendall(
@@ -498,14 +506,11 @@ def test_ctrl_c_once_drains_and_twice_ends(folder: Path, tmp_path: Path) -> None
             assert running.process.poll() is None, "it waits for the rest"
             began = time.monotonic()
             assert running.end(signal.SIGINT) == 3
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 15
+            assert gone(children)
 
 
 # --- several processes ------------------------------------------------------------------------
-
-several = pytest.mark.skipif(
-    len(getattr(os, "sched_getaffinity", lambda _: ())(0)) < 2, reason="one CPU"
-)
 
 
 def until(true: Callable[[], bool], seconds: float = END_S) -> bool:

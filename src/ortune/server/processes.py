@@ -112,7 +112,7 @@ class _Supervisor:
             since = loop.time()
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                *("-m", "ortune.server.worker"),
+                *("-P", "-m", "ortune.server.worker"),  # not from the folder that it runs in
                 stdin=PIPE,
                 stdout=PIPE,
                 limit=_LINE,

@@ -55,26 +55,13 @@ async def received(context: Any) -> bytes:
         Refused: It is not there in time, or there is none.
         CancelledError: The call was given up, or its message is larger than the limit.
     """
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    late = False
-
-    def give_up() -> None:
-        nonlocal late
-        late = True
-        if task is not None:
-            task.cancel()
-
-    timer = loop.call_later(RECEIVE_S, give_up)  # asyncio.timeout costs 10 us more
     try:
-        body: bytes = await context.read()
-    except asyncio.CancelledError:
-        if not late or task is None:
-            raise
-        task.uncancel()
-        what = f"the message did not arrive within {RECEIVE_S:g} s"
-        raise Refused(what, Status.TIMED_OUT) from None
-    finally:
-        timer.cancel()
+        async with asyncio.timeout(RECEIVE_S):
+            body: bytes = await context.read()
+    except TimeoutError:
+        raise Refused(
+            f"the message did not arrive within {RECEIVE_S:g} s", Status.TIMED_OUT
+        ) from None
     if body is grpc.aio.EOF:
         await asyncio.sleep(_ENDED_S)
         raise Refused("the call has no message")
