@@ -137,7 +137,7 @@ async def _main(spec: Spec) -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     start, cpu = time.perf_counter(), time.process_time()
     if spec.rate:
-        found = await _open(connections, spec.rate, spec.seconds)
+        found = await _open(connections, spec)
     else:
         found = await _closed(connections, spec.seconds)
     seconds, used = time.perf_counter() - start, time.process_time() - cpu
@@ -165,9 +165,7 @@ async def _closed(connections: list[Connection], seconds: float) -> list[tuple[i
     return found
 
 
-async def _open(
-    connections: list[Connection], rate: float, seconds: float
-) -> list[tuple[int, str]]:
+async def _open(connections: list[Connection], spec: Spec) -> list[tuple[int, str]]:
     """Ask when it is due, whatever is not answered; a free connection is waited for."""
     found: list[tuple[int, str]] = []
     free: asyncio.Queue[Connection] = asyncio.Queue()
@@ -177,12 +175,13 @@ async def _open(
 
     async def one_request(due: float) -> None:
         connection = await free.get()
+        due = time.perf_counter() if spec.from_sent else due
         status = await connection.ask()
         free.put_nowait(connection)
         found.append((int(1e9 * (time.perf_counter() - due)), status))
 
     due, tasks = start, set()
-    while (due := due + rng.expovariate(rate)) < start + seconds:
+    while (due := due + rng.expovariate(spec.rate)) < start + spec.seconds:
         if (left := due - time.perf_counter()) > 0:
             await asyncio.sleep(left)
         task = asyncio.create_task(one_request(due))

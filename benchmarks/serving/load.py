@@ -47,8 +47,9 @@ class Spec:
         address: Where the server listens.
         body: File of the request's bytes.
         concurrency: Connections; each has one request in flight. Of gRPC: requests in flight.
-        rate: Requests a second, of Poisson arrivals, timed from when they were due; 0 sends the
-            next when the last is answered.
+        rate: Requests a second, of Poisson arrivals; 0 sends the next when the last is answered.
+        from_sent: Time arrivals from when they were sent, not from when they were due: what the
+            server made of them where the client cannot keep up.
         seconds: That are measured.
         limit_s: What an answer may take.
     """
@@ -60,6 +61,7 @@ class Spec:
     headers: Mapping[str, str] = field(default_factory=dict)
     concurrency: int = 1
     rate: float = 0.0
+    from_sent: bool = False
     seconds: float = 2.0
     warm_s: float = 0.5
     limit_s: float = 30.0

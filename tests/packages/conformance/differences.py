@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,8 +171,10 @@ def said(error: Any) -> bool:
     return isinstance(error, str) and bool(error.strip()) and "Traceback" not in error
 
 
-def table(found: Mapping[Difference, int]) -> str:
+def table() -> str:
     """Return the list as the documentation shows it."""
-    lines = ["| requests | fields | why |", "|---|---|---|"]
-    lines += [f"| `{d.cases}` | `{d.fields}` | {d.reason} |" for d in found]
+    lines = ["| fields | of requests | why |", "|---|---|---|"]
+    for one in DIFFERENCES:
+        cells = (f"`{one.fields}`", f"`{one.cases}`", one.reason)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
