@@ -30,6 +30,8 @@ class Task:
         calibration: Samples for calibration only.
         evaluate: ``module:function``.
         on: Backends of the short search.
+        time: Of the short search: enough to score all samples, as what was judged on a part of
+            them may score otherwise on all.
     """
 
     models: tuple[Path, ...]
@@ -40,6 +42,7 @@ class Task:
     calibration: Path | None = None
     evaluate: str | None = None
     on: str = "cpu(threads=1)"
+    time: str = "5s"
 
 
 def installed(name: str, relative: str) -> Path:

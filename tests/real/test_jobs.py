@@ -37,7 +37,7 @@ def search(task: Task, folder: Path, on: str, time: str) -> ot.Study:
 
 
 def test_a_short_search_is_never_slower_and_never_wrong(task: Task, tmp_path: Path) -> None:
-    study = search(task, tmp_path, task.on, "5s")
+    study = search(task, tmp_path, task.on, task.time)
     assert len(study.trials) > 1
     check(study, task, tmp_path)
 

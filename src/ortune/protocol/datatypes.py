@@ -55,6 +55,11 @@ def datatype(dtype: np.dtype[Any] | str) -> str:
         ) from None
 
 
+def known(dtype: str) -> bool:
+    """Whether the protocol has a datatype for what `TensorSpec` spells so."""
+    return dtype in _NAMES
+
+
 def dtype(datatype: str) -> np.dtype[Any]:
     """Return the dtype of arrays of a datatype: object for BYTES, ml_dtypes' for BF16.
 

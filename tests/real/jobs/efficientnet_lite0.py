@@ -26,6 +26,7 @@ def task(folder: Path) -> Task:
         score,
         data=made / "data",
         calibration=made / "calibration",
+        time="20s",
     )
 
 

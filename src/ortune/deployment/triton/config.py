@@ -14,25 +14,10 @@ from ortune.deployment.threads import threads
 from ortune.deployment.triton.options import ServerOptions
 from ortune.deployment.triton.text import Word
 from ortune.engine.manifest import Signature
+from ortune.protocol import datatypes
 
 MODEL = "model.onnx"
 
-_TYPES = {
-    "bool": "BOOL",
-    "uint8": "UINT8",
-    "uint16": "UINT16",
-    "uint32": "UINT32",
-    "uint64": "UINT64",
-    "int8": "INT8",
-    "int16": "INT16",
-    "int32": "INT32",
-    "int64": "INT64",
-    "float16": "FP16",
-    "float32": "FP32",
-    "float64": "FP64",
-    "bfloat16": "BF16",
-    "str": "STRING",
-}
 _LEVELS = {"all": 0, "basic": -1, "extended": 1, "disabled": 2}
 """Graph level -> Triton's number; 0 is its default, all."""
 _INITIALIZERS = "session.use_device_allocator_for_initializers"
@@ -71,7 +56,7 @@ def unfit(source: Source, batch: int) -> Iterator[str]:
     for name, signature in source.manifest.signatures.items():
         for spec in (*signature.inputs, *signature.outputs):
             shown = f"'{spec.name}' of {name or 'the model'}"
-            if spec.dtype not in _TYPES:
+            if not datatypes.known(spec.dtype):
                 yield f"Triton has no type for {shown}, {spec.dtype or 'of unknown type'}"
             elif spec.shape is None:
                 yield f"the rank of {shown} is unknown"
@@ -160,8 +145,8 @@ def _tensor(spec: TensorSpec, batch: int) -> dict[str, Any]:
 
 
 def data_type(dtype: str) -> Word:
-    """Return Triton's name of a type."""
-    return Word(f"TYPE_{_TYPES[dtype]}")
+    """Return Triton's name of a type: the protocol's, but for text."""
+    return Word(f"TYPE_{datatypes.datatype(dtype).replace('BYTES', 'STRING')}")
 
 
 def parameters(config: Mapping[str, list[Any]]) -> dict[str, str]:
