@@ -33,7 +33,7 @@ def test_a_clients_names_are_cut_and_spelled_out() -> None:
     [
         (BadData("input '/a/x.y' is odd", fix="even it"), Status.INVALID, "'/a/x.y' is odd. even"),
         (TimeoutError(), Status.TIMED_OUT, "timeout"),
-        (OrtuneError("/home/me/m.onnx: gone", fix="look in /home/me"), Status.INTERNAL, "m.onnx:"),
+        (OrtuneError("/srv/me/m.onnx: gone", fix="look in /srv/me"), Status.INTERNAL, "m.onnx:"),
         (RuntimeError("open /var/lib/x/y failed"), Status.INTERNAL, "open y failed"),
         (ValueError("1 / 2 and a/b are fine"), Status.INTERNAL, "1 / 2 and a/b are fine"),
         (KeyError(), Status.INTERNAL, "KeyError"),

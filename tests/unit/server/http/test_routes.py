@@ -227,12 +227,12 @@ def test_the_journal_hears_of_requests_and_refusals_alone(tmp_path: Path) -> Non
 
 def test_a_bug_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str, version: str = "") -> None:
-        raise RuntimeError("/root/secret/file.py: a bug")
+        raise RuntimeError("/srv/secret/file.py: a bug")
 
     async def main(ask: Client) -> None:
         monkeypatch.setattr(ask.repository, "model", broken)
         found = await ask("GET", "/v2/models/toy")
-        assert found.status == 500 and found.error and "/root" not in found.error
+        assert found.status == 500 and found.error and "/srv" not in found.error
 
     log = run(tmp_path, main)
     assert "ERROR" in log
