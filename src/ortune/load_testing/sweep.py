@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ortune.core.wording import count
 from ortune.load_generation.summaries import percentile
@@ -31,7 +32,7 @@ class Repeated:
     load: Load
     levels: tuple[Level, ...]
 
-    @property
+    @cached_property
     def latency_ns(self) -> tuple[int, ...]:
         """Of every right answer."""
         return tuple(ns for one in self.levels for ns in one.latency_ns)

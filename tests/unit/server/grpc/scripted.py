@@ -128,6 +128,18 @@ async def serving(
         journal.close()
 
 
+@asynccontextmanager
+async def connected(
+    repository: Any = None, **how: Any
+) -> AsyncIterator[tuple[GrpcServer, grpc.aio.Channel]]:
+    """As `serving`, with a channel to it in the place of its address."""
+    async with (
+        serving(repository, **how) as (made, address),
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        yield made, channel
+
+
 def run(scenario: Callable[[], Awaitable[T]]) -> T:
     """Run a test in the loop that servers have."""
 

@@ -18,6 +18,7 @@ from tests.unit.server.grpc.scripted import (
     Seen,
     answer,
     body,
+    connected,
     path,
     refusal,
     run,
@@ -108,10 +109,7 @@ def test_a_refusal_has_its_status_and_text(status: Status) -> None:
     async def scenario() -> None:
         model, seen = Doubling(), Seen()
         model.fails["bad"] = Refused("what is wrong", status, "what to do")
-        async with (
-            serving(Models(model), seen=seen) as (_, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(Models(model), seen=seen) as (_, channel):
             call = channel.unary_unary(path("ModelInfer"))(body(id="bad"))
             assert await refusal(call) == (status.grpc, "what is wrong. what to do")
         (told,) = seen.requests
@@ -136,10 +134,7 @@ def test_an_error_that_nobody_foresaw_is_told_in_one_clean_line(
     async def scenario() -> None:
         model = Doubling()
         model.fails["bad"] = error
-        async with (
-            serving(Models(model)) as (_, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(Models(model)) as (_, channel):
             call = channel.unary_unary(path("ModelInfer"))
             found, told = await refusal(call(body(id="bad")))
             assert found == status and text in told
@@ -182,10 +177,7 @@ def test_a_request_larger_than_the_cap_is_refused_also_when_it_inflates(
     large = body(np.zeros(1 << 19))
 
     async def scenario() -> None:
-        async with (
-            serving(limits=Limits(max_body=1 << 20)) as (_, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(limits=Limits(max_body=1 << 20)) as (_, channel):
             call = channel.unary_unary(path("ModelInfer"))
             status, text = await refusal(call(large))
             assert status == "RESOURCE_EXHAUSTED" and "larger than max" in text
@@ -205,10 +197,7 @@ def test_the_deadline_of_a_call_ends_its_wait(caplog: pytest.LogCaptureFixture) 
     async def scenario() -> None:
         model, seen = Doubling(), Seen()
         model.go.clear()
-        async with (
-            serving(Models(model), seen=seen) as (_, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(Models(model), seen=seen) as (_, channel):
             call = channel.unary_unary(path("ModelInfer"))
             status, _ = await refusal(call(body(id="late"), timeout=0.3))
             assert status == "DEADLINE_EXCEEDED"
@@ -241,10 +230,7 @@ def test_a_request_waits_no_longer_than_its_call(
 
     async def scenario() -> None:
         model = Doubling()
-        async with (
-            serving(Models(model), limits=Limits(timeout_s=60)) as (_, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(Models(model), limits=Limits(timeout_s=60)) as (_, channel):
             call = channel.unary_unary(path("ModelInfer"))
             await call(request.SerializeToString(), timeout=deadline_s)
             assert least <= model.seen[0].timeout_us <= most
@@ -256,10 +242,7 @@ def test_a_call_that_is_given_up_leaves_the_queue(caplog: pytest.LogCaptureFixtu
     async def scenario() -> None:
         model = Doubling()
         model.go.clear()
-        async with (
-            serving(Models(model)) as (_, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(Models(model)) as (_, channel):
             call = channel.unary_unary(path("ModelInfer"))(body(id="gone"))
             await settled(lambda: model.seen)
             call.cancel()
@@ -294,10 +277,7 @@ def test_a_log_line_has_the_ids_of_the_caller() -> None:
     async def scenario() -> None:
         seen = Seen()
         metadata = (("x-request-id", "from-header"), ("traceparent", "00-abc-def-01"))
-        async with (
-            serving(seen=seen) as (_, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(seen=seen) as (_, channel):
             call = channel.unary_unary(path("ModelInfer"))
             assert answer(await call(body(), metadata=metadata)).id == ""
             await call(body(id="from-body"), metadata=metadata)

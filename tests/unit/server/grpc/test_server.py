@@ -23,6 +23,7 @@ from tests.unit.server.grpc.scripted import (
     Models,
     answer,
     body,
+    connected,
     path,
     refusal,
     run,
@@ -176,10 +177,7 @@ def test_calls_that_come_while_the_server_ends_are_told_so(
     monkeypatch.setattr(front_module, "LAME_DUCK_S", 1.0)
 
     async def scenario() -> None:
-        async with (
-            serving() as (front, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected() as (front, channel):
             await channel.unary_unary(path("ServerLive"))(b"")
             ending = asyncio.create_task(front.stop(5))
             await asyncio.sleep(0.1)
@@ -196,10 +194,7 @@ def test_the_end_waits_for_calls_that_run_and_takes_no_others() -> None:
     async def scenario() -> None:
         model = Doubling()
         model.go.clear()
-        async with (
-            serving(Models(model)) as (front, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(Models(model)) as (front, channel):
             infer = channel.unary_unary(path("ModelInfer"))
             running = [infer(body(id=str(n))) for n in range(6)]
             await settled(lambda: len(model.seen) == 6)
@@ -218,10 +213,7 @@ def test_the_end_gives_up_what_takes_too_long() -> None:
     async def scenario() -> None:
         model = Doubling()
         model.go.clear()
-        async with (
-            serving(Models(model)) as (front, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(Models(model)) as (front, channel):
             call = channel.unary_unary(path("ModelInfer"))(body(id="slow"))
             await settled(lambda: model.seen)
             await asyncio.wait_for(front.stop(0.2), 5)

@@ -16,7 +16,16 @@ import onnx
 import pytest
 import tritonclient.grpc as sync_client
 import tritonclient.grpc.aio as aio_client
-from tests.unit.server.grpc.scripted import Models, Seen, body, path, refusal, run, serving
+from tests.unit.server.grpc.scripted import (
+    Models,
+    Seen,
+    body,
+    connected,
+    path,
+    refusal,
+    run,
+    serving,
+)
 from tritonclient.utils import InferenceServerException
 
 from ortune.engine.load import load
@@ -217,10 +226,7 @@ def test_a_call_without_the_token_is_refused(header: str | None) -> None:
     async def scenario() -> None:
         seen, models = Seen(), Models()
         metadata = () if header is None else (("authorization", header),)
-        async with (
-            serving(models, access=Access([TOKEN]), seen=seen) as (_, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(models, access=Access([TOKEN]), seen=seen) as (_, channel):
             for name in messages.methods():
                 call = channel.unary_unary(path(name))(body(), metadata=metadata)
                 if name in ("ServerLive", "ServerReady"):
@@ -259,10 +265,7 @@ def test_the_client_brings_its_token_as_a_header() -> None:
 def test_the_health_check_of_grpc_itself() -> None:
     async def scenario() -> None:
         models = Models()
-        async with (
-            serving(models, access=Access([TOKEN])) as (_, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(models, access=Access([TOKEN])) as (_, channel):
             check = channel.unary_unary("/grpc.health.v1.Health/Check")
             assert await check(b"") == b"\x08\x01"
             models.ready = False

@@ -17,6 +17,7 @@ from tests.unit.server.grpc.scripted import (
     Models,
     Seen,
     body,
+    connected,
     path,
     refusal,
     run,
@@ -130,10 +131,7 @@ def test_so_many_requests_of_a_stream_are_read_and_no_more() -> None:
         model = Doubling()
         model.go.clear()
         sent = [body([n], id=str(n)) for n in range(IN_FLIGHT + 50)]
-        async with (
-            serving(Models(model)) as (_, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(Models(model)) as (_, channel):
             call = channel.stream_stream(path("ModelStreamInfer"))(sent)
             await settled(lambda: len(model.seen) == IN_FLIGHT)
             await asyncio.sleep(0.1)
@@ -157,10 +155,7 @@ def test_a_stream_that_is_given_up_leaves_the_queue(
     async def scenario() -> None:
         model, seen = Doubling(), Seen()
         model.go.clear()
-        async with (
-            serving(Models(model), seen=seen) as (_, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(Models(model), seen=seen) as (_, channel):
             sent = endless(body(id=str(n)) for n in range(5))
             call = channel.stream_stream(path("ModelStreamInfer"))(
                 sent, timeout=0.5 if how == "deadline" else None
@@ -179,10 +174,7 @@ def test_a_stream_that_is_given_up_leaves_the_queue(
 
 def test_a_message_above_the_cap_ends_the_stream(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        async with (
-            serving(limits=Limits(max_body=1 << 20)) as (_, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(limits=Limits(max_body=1 << 20)) as (_, channel):
             call = channel.stream_stream(path("ModelStreamInfer"))(
                 [body(id="a"), body(np.zeros(1 << 19))]
             )
@@ -202,10 +194,7 @@ def test_when_the_server_ends_a_stream_is_answered_as_far_as_it_was_read() -> No
     async def scenario() -> None:
         model = Doubling()
         model.go.clear()
-        async with (
-            serving(Models(model)) as (made, address),
-            grpc.aio.insecure_channel(address) as channel,
-        ):
+        async with connected(Models(model)) as (made, channel):
             call = channel.stream_stream(path("ModelStreamInfer"))()
             idle = channel.stream_stream(path("ModelStreamInfer"))()
             await call.write(body(id="a"))
