@@ -49,12 +49,7 @@ def extended(bill: dict[str, Any], name: str, member: Member) -> bytes:
     Raises:
         KeyError, TypeError, AttributeError: It is none that was written here.
     """
-    component = {
-        "type": "data",
-        "bom-ref": name,
-        "name": name,
-        "hashes": [{"alg": "SHA-256", "content": member.sha256}],
-    }
+    component = _component("data", name, member)
     others = [one for one in bill["components"] if one.get("bom-ref") != name]
     for one in bill["dependencies"]:
         if one["ref"] == _BUNDLE and name not in one["dependsOn"]:
@@ -77,8 +72,12 @@ def _file(name: str, member: Member, manifest: Manifest) -> dict[str, Any]:
     """Describe a member: models and libraries by their kinds, everything else as data."""
     models = {*manifest.fallback.values(), *(m for p in manifest.plans for m in p.models.values())}
     kind = "machine-learning-model" if name in models else "data"
+    return _component("library" if name.startswith(f"{LIBRARIES}/") else kind, name, member)
+
+
+def _component(kind: str, name: str, member: Member) -> dict[str, Any]:
     return {
-        "type": "library" if name.startswith(f"{LIBRARIES}/") else kind,
+        "type": kind,
         "bom-ref": name,
         "name": name,
         "hashes": [{"alg": "SHA-256", "content": member.sha256}],
