@@ -73,7 +73,8 @@ def test_one_that_is_slower_than_was_predicted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, comment = bundle(tmp_path, NARROW), tmp_path / "comment.md"
-    words = ["recheck", str(path), "--time", "0.3s", "--markdown", str(comment), "--json"]
+    # In 0.3 s two blocks fit, and where a stall hits one of them nothing is beyond the noise.
+    words = ["recheck", str(path), "--time", "3s", "--markdown", str(comment), "--json"]
     assert main(words) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["good"] is False
