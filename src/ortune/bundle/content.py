@@ -12,6 +12,7 @@ from ortune.bundle.arithmetic import arithmetic
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.plugins import stored
+from ortune.core.plugins.plugin import parts as plugin_parts
 from ortune.core.plugins.user_function import is_path
 from ortune.core.study import Study
 from ortune.core.trial import Trial
@@ -45,7 +46,7 @@ class Content:
         files: Member -> file.
         manifest: All but the digests of the members.
         settings: The backends of the plans, which name libraries as in the bundle.
-        plugins: Package of somebody else's, whose steps or backends the plans use -> version.
+        plugins: Package of somebody else's that the plans take a plugin of -> version.
     """
 
     files: Mapping[str, Path]
@@ -159,8 +160,8 @@ def _builder() -> str:
 
 
 def _plugins(trials: Sequence[Trial]) -> dict[str, str]:
-    """Return the versions of the packages besides ortune that plans take steps or backends of."""
-    used = [one for trial in trials for one in (trial.plan.backend, *trial.plan.recipe.steps)]
+    """Return the versions of the packages besides ortune that plans take a plugin of."""
+    used = (one for trial in trials for one in plugin_parts(trial.plan))
     tops = {type(one).__module__.partition(".")[0] for one in used if not one.origin}
     owners = {point.value: point.dist for point in entry_points(group="ortune.plugins")}
     found = (owners[top] for top in sorted(tops & owners.keys()))

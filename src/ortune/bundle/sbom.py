@@ -22,7 +22,7 @@ def sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
 
     Args:
         manifest: All members but the bill itself are in it.
-        plugins: Package that the plans take steps or backends of -> version.
+        plugins: Package that the plans take a plugin of -> version.
     """
     files = [_file(name, member, manifest) for name, member in manifest.members.items()]
     versions = {**manifest.versions, **plugins}

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ortune_toys.backends.scripted import Scripted
+from tests.unit import studies
 from tests.unit.bundle import several
 
+from ortune.backends.bucketed import Bucketed
 from ortune.bundle.pack import pack
 from ortune.bundle.sbom import sbom
 from ortune.core.study import Study
@@ -89,6 +92,12 @@ def test_packages_and_plugins_are_in_it(bundle: Path, study: Study) -> None:
     properties = {one["name"]: one["value"] for one in bill["metadata"]["properties"]}
     assert properties["ortune:data"] == study.job.data_digest
     assert properties["ortune:plan 2"] == "clean @ cpu(threads=1)"
+
+
+def test_a_package_whose_plugin_is_inside_another_is_in_it(tmp_path: Path) -> None:
+    inside = Bucketed(inner=Scripted(threads=1), mask="a")
+    bill = bill_of(pack(studies.study(tmp_path, backend=inside), tmp_path / "x.ortune"))
+    assert "ortune-toys" in {one["name"] for one in bill["components"]}
 
 
 def test_a_tuned_model_depends_on_its_original(bundle: Path) -> None:

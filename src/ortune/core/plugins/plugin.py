@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,6 +47,18 @@ class Plugin(ABC):
             if field.default is dataclasses.MISSING or value != field.default:
                 parts.append(f"{field.name}={spell(value)}")
         return f"{self.name()}({', '.join(parts)})" if parts else self.name()
+
+
+def parts(value: object) -> Iterator[Plugin]:
+    """Yield the plugins in a value: itself, and those in its fields at any depth."""
+    if isinstance(value, Plugin):
+        yield value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from parts(getattr(value, field.name))
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from parts(one)
 
 
 def spell(value: object) -> str:
