@@ -67,9 +67,8 @@ def main() -> None:
             continue
         write(TABLES / f"{name}.json.gz" if whole else WORK / name / "part.json.gz", found)
         said = "" if whole else ", not whole yet"
-        print(
-            f"{name}: {len(found.rows)} rows{said}, best {true_ratio(found.best):.3f}", flush=True
-        )
+        best = f", best {true_ratio(found.best):.3f}" if found.rows else ""
+        print(f"{name}: {len(found.rows)} rows{said}{best}", flush=True)
 
 
 @dataclass(frozen=True)
