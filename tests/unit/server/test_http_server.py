@@ -16,12 +16,15 @@ from ortune.server import http_server
 from ortune.server.http_server import HttpServer
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+HELD = GET.replace(b"/ ", b"/held ", 1)
 BIG = 4 << 20
+
+release = asyncio.Event()
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Answer after a moment; /big with what no socket's buffer holds."""
-    await asyncio.sleep(0.05)
+    """Answer after a moment, /held when `release` is set; /big with what no buffer holds."""
+    await (release.wait() if scope["path"] == "/held" else asyncio.sleep(0.05))
     body = b"x" * BIG if scope["path"] == "/big" else b"ok"
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": 200, "headers": [length]})
@@ -53,15 +56,18 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
 
 def test_a_kept_connection_learns_by_an_answer_that_it_ends() -> None:
     async def ask() -> None:
-        async with running() as (_, port, end):
+        async with running() as (server, port, end):
             links = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
             for reader, writer in links:
                 writer.write(GET)
                 assert b"connection: close" not in await answer(reader)
             (busy, busy_out), (kept, kept_out), (idle, _) = links
-            busy_out.write(GET)
+            busy_out.write(HELD)
             await asyncio.sleep(0.02)
             ending = asyncio.create_task(end())  # type: ignore[arg-type]
+            while not server.server_state.ending:
+                await asyncio.sleep(0.01)
+            release.set()
             assert b"connection: close" in await answer(busy), "it was being computed"
             kept_out.write(GET)
             assert b"connection: close" in await answer(kept), "it came while the server ended"
