@@ -19,6 +19,8 @@ from ortune.measurement.timing.turns import ready
 ONE = Interval(1.0, 1.0, 1.0)
 PAIRS = 3
 """Pairs of fresh processes a ratio: a pair has an effect of its own."""
+_PAIR_S = 0.1
+"""Timing that a pair is worth starting two processes for; where there is less, pairs are fewer."""
 
 
 @dataclass
@@ -67,8 +69,9 @@ class Clock:
         """
         found = {self.variants[0].name: ONE}
         base: list[int] = []
-        share = seconds / PAIRS / max(1, len(self.variants) - 1)
-        effort = Effort(seconds=share, decide=False)
+        share = seconds / max(1, len(self.variants) - 1)
+        count = max(1, min(PAIRS, int(share / _PAIR_S)))
+        effort = Effort(seconds=share / count, decide=False)
         for place, one in enumerate(others := list(self.variants[1:])):
             self._subject.sink(Progress("timing inferences", place, len(others)))
             other = next((v for v in self.variants if v.name == one.against), None)
@@ -77,7 +80,7 @@ class Clock:
                 continue
             try:
                 starts = partial(self._worker, other), partial(self._worker, one)
-                pairs = [fresh.pair for fresh in fresh_pairs(*starts, PAIRS, effort)]
+                pairs = [fresh.pair for fresh in fresh_pairs(*starts, count, effort)]
             except WorkerFailed as error:
                 self._drop(one, error.failure.reason)
                 continue
