@@ -23,8 +23,10 @@ def capabilities(bench: Workbench) -> dict[str, Any]:
     Raises:
         BadSettings: The installed runtime does not know a setting.
     """
+    missing = bench.job.backend.missing()
     found = Capabilities(
-        missing=bench.job.backend.missing(),
+        missing=missing,
+        state=bench.job.backend.state(missing),
         effective_cpus=effective_cpus(),
         usable_cpus=usable_cpus(),
         instruction_sets=tuple(sorted(instruction_sets())),
