@@ -31,6 +31,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from ortune.core.plugins.allowed_gpu import GPU_BACKENDS
+
 Rule: TypeAlias = Mapping[str, Any]
 
 
@@ -166,6 +168,7 @@ BACKENDS: Mapping[str, Mapping[str, Rule]] = {
         "flush_denormals": _FLAG,
         "config": {"rule": "pairs", "keys": OPENVINO_PROPERTIES},
     },
+    **GPU_BACKENDS,
     "bucketed": {
         "threads": _THREADS,
         "inner": {"rule": "plugin", "folder": "backends"},
