@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
@@ -183,10 +184,11 @@ def describe(bench: Workbench) -> dict[str, Any]:
 def optimize(bench: Workbench, out: str) -> dict[str, Any]:
     """Let the runtime rewrite the model file as the backend says, and write it to `out`.
 
-    onnxruntime rewrites the graph at the backend's level; OpenVINO writes its own format.
+    onnxruntime rewrites the graph at the backend's level; OpenVINO and TensorRT write their own
+    formats.
     """
     backend = bench.job.backend
-    if not isinstance(backend, Cpu | Openvino):
+    if not isinstance(backend, Cpu | Openvino | TensorrtEngine):
         raise BadData(f"{backend.name()} does not write optimized files", fix="use --on cpu")
     backend.save(bench.job.models[MAIN], Path(out))
     return {}
