@@ -12,6 +12,7 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities, State
+from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.hardware.verified import Kind
 from ortune.core.plugins.bounds import Bounds
@@ -25,6 +26,7 @@ from ortune.runtimes.onnxruntime import (
     session,
 )
 from ortune.runtimes.onnxruntime import record as ort_record
+from ortune.runtimes.tensorrt import profiles
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Tensorrt(Backend):
 
     def __post_init__(self) -> None:
         checks.agree((self.io_binding or not self.cuda_graph, "cuda_graph", "io_binding=true"))
-        self._provider_options("")
+        self.provider_options("")
 
     @property
     def runs_on(self) -> Kind:
@@ -109,7 +111,7 @@ class Tensorrt(Backend):
         found = provider_probe.probed(self.provider, self.device)
         if found.state != "works":
             return f"{found.reason}; {found.fix}"
-        gpu_options.demand(self.provider, self._provider_options("."))
+        gpu_options.demand(self.provider, self.provider_options("."))
         return None
 
     def state(self, missing: str | None) -> State:
@@ -175,14 +177,44 @@ class Tensorrt(Backend):
 
     def _chain(self, path: Path) -> list[device_session.Provider]:
         """TensorRT, then CUDA; onnxruntime adds the CPU."""
-        own = self._provider_options(str(path.parent))
+        own = self.provider_options(str(path.parent))
         return [(self.provider, own), (Cuda.provider, gpu_options.cuda(Cuda(device=self.device)))]
 
-    def _provider_options(self, cache: str) -> dict[str, str]:
-        return gpu_options.tensorrt(self, {}, cache)
+    def provider_options(self, cache: str) -> dict[str, str]:
+        """Return the options of the provider.
+
+        Args:
+            cache: Folder of its engines and timings; empty to keep none.
+
+        Raises:
+            BadSettings: A profile or a free option is wrong.
+        """
+        return gpu_options.tensorrt(self, _shapes(self.profiles), cache)
 
     def _options(self, verbose: bool, level: str = "all") -> Any:
         made = session.options(self.threads, level, verbose=verbose)
         if not verbose:  # what is logged while it opens is read: see `messages`
             session.log_warnings(made)
         return made
+
+
+def _shapes(spelled: Sequence[str]) -> dict[str, str]:
+    """Return the options of optimization profiles; an input is listed once for each profile.
+
+    Raises:
+        BadSettings: One is wrong, or gives values: the provider takes shapes alone.
+    """
+    ranges = [one for profile in profiles.parse(spelled) for one in profile.values()]
+    if held := [one.name for one in ranges if one.values]:
+        raise BadSettings(
+            f"profiles: '{held[0]}' is given values, and the provider takes shapes alone",
+            fix="leave it out, or pack --for tensorrt-engine",
+        )
+    ends = {"min": "least", "max": "most", "opt": "best"}
+    return {
+        f"trt_profile_{end}_shapes": ",".join(
+            f"{one.name}:{'x'.join(map(str, getattr(one, field)))}" for one in ranges
+        )
+        for end, field in ends.items()
+        if ranges
+    }

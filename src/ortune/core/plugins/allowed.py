@@ -186,6 +186,16 @@ BACKENDS: Mapping[str, Mapping[str, Rule]] = {
         "report": _NOTHING,
         "custom_ops": _CODE,
     },
+    "tensorrt-engine": {
+        "threads": _THREADS,
+        "device": _integer(0, 1024),
+        "profiles": _list(_NAME, 4096),
+        "workspace": _integer(0, 1 << 24),
+        "builder_level": _integer(0, 5),
+        "tf32": _FLAG,
+        "timing_cache": _FLAG,
+        "plugins": _NOTHING,
+    },
     "torch": {
         "threads": _THREADS,
         "source": _CODE,

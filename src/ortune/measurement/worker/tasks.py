@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
 from ortune.backends.openvino import Openvino
+from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.core import wording
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData
@@ -186,12 +187,12 @@ def describe(bench: Workbench) -> dict[str, Any]:
 def optimize(bench: Workbench, out: str) -> dict[str, Any]:
     """Let the runtime rewrite the model file as the backend says, and write it to `out`.
 
-    onnxruntime rewrites the graph at the backend's level; OpenVINO writes its own format. A
-    backend whose compiled nodes cannot be saved names another that rewrites for it.
+    onnxruntime rewrites the graph at the backend's level; OpenVINO and TensorRT write their own
+    formats. A backend whose compiled nodes cannot be saved names another that rewrites for it.
     """
     own = bench.job.backend
     backend = own.builds_with(Capabilities(state=own.state(own.missing())))
-    if not isinstance(backend, Cpu | Cuda | Openvino):
+    if not isinstance(backend, Cpu | Cuda | Openvino | TensorrtEngine):
         raise BadData(f"{backend.name()} does not write optimized files", fix="use --on cpu")
     backend.save(bench.job.models[MAIN], Path(out))
     return {}
