@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.backends.test_cuda import facts
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
@@ -15,7 +16,6 @@ from ortune.core.errors import BackendMissing, BadSettings
 from ortune.runtimes.onnxruntime import gpu_options
 from ortune.samples import digit_cnn
 from ortune.workloads.latency import Latency
-from tests.unit.backends.test_cuda import facts
 
 MODEL = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 
@@ -24,13 +24,16 @@ def test_the_graphs_own_precision_sets_no_flag() -> None:
     made = gpu_options.tensorrt(Tensorrt(), {}, "/cache")
     assert made["trt_fp16_enable"] == made["trt_bf16_enable"] == "0"
     assert "trt_int8_enable" not in made, "int8 comes by Q/DQ pairs"
-    assert made["trt_engine_cache_path"] == made["trt_timing_cache_path"] == "/cache"
+    assert made["trt_engine_cache_path"] == "/cache"
+    assert made["trt_timing_cache_path"].endswith("tensorrt-timings"), "all models' together"
     assert gpu_options.tensorrt(Tensorrt(precision="bf16"), {}, "")["trt_bf16_enable"] == "1"
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
     made = gpu_options.tensorrt(Tensorrt(), {}, "")
-    assert made["trt_engine_cache_enable"] == made["trt_timing_cache_enable"] == "0"
+    assert made["trt_engine_cache_enable"] == "0"
+    made = gpu_options.tensorrt(Tensorrt(timing_cache=False), {}, "")
+    assert made["trt_timing_cache_enable"] == "0" and "trt_timing_cache_path" not in made
     made = gpu_options.tensorrt(Tensorrt(cache=False), {}, "/cache")
     assert made["trt_engine_cache_enable"] == "0" and "trt_engine_cache_path" not in made
 

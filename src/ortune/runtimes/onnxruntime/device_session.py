@@ -147,7 +147,8 @@ def _resolved(dims: Sequence[Any] | None, sizes: Mapping[str, int]) -> list[int]
     if dims is None:
         return None
     found = [sizes.get(dim) if isinstance(dim, str) else dim for dim in dims]
-    return None if any(dim is None for dim in found) else found
+    known = [dim for dim in found if dim is not None]
+    return known if len(known) == len(found) else None
 
 
 def binds(inner: Any) -> bool:

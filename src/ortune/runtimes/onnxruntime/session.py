@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +100,13 @@ def providers() -> tuple[str, ...]:
 
         return tuple(ort.get_available_providers())
     return ()
+
+
+def version_here() -> str:
+    """Return the installed runtime's version, whichever of its packages it is."""
+    import onnxruntime as ort
+
+    return str(ort.__version__)
 
 
 def devices() -> dict[str, tuple[str, ...]]:
@@ -226,7 +232,7 @@ def session(
         inner = ort.InferenceSession(content or str(path), made, **keywords)
     except Exception as error:
         raise BadModel(
-            f"onnxruntime {version('onnxruntime')} does not load {path.name}: {gist(error)}",
+            f"onnxruntime {ort.__version__} does not load {path.name}: {gist(error)}",
             fix=_UNKNOWN_OP
             if "is not a registered function/op" in str(error)
             else "run `ortune inspect` on it; -v shows the runtime's log",
