@@ -15,7 +15,8 @@ from ortune.core.facts import Facts
 from ortune.core.hardware import verified
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Session
-from ortune.runtimes.onnxruntime import checks, directml, session
+from ortune.runtimes.onnxruntime import checks, session
+from ortune.runtimes.onnxruntime.providers import directml
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from ortune.core.hardware.native import native_types
 from ortune.core.plugins.bounds import THREADS
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
-from ortune.runtimes.onnxruntime import checks, plug_in
+from ortune.runtimes.onnxruntime import checks
+from ortune.runtimes.onnxruntime.providers import plug_in
 from ortune.runtimes.openvino import native, plugin
 from ortune.runtimes.openvino import properties as property_keys
 from ortune.runtimes.openvino import record as openvino_record
@@ -48,6 +49,7 @@ class Openvino(Backend):
     """
 
     provider: ClassVar[str] = plugin.PROVIDER
+    added: ClassVar[frozenset[str]] = frozenset({"device"})
 
     device: Literal["cpu", "gpu", "npu", "auto"] = "cpu"
     precision: Literal["f32", "bf16", "f16"] = "f32"

@@ -12,9 +12,10 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import State
 from ortune.core.hardware import verified
 from ortune.core.session import Recording, Session
-from ortune.runtimes.onnxruntime import checks, plug_in
+from ortune.runtimes.onnxruntime import checks
 from ortune.runtimes.onnxruntime import record as ort_record
 from ortune.runtimes.onnxruntime import session as ort
+from ortune.runtimes.onnxruntime.providers import plug_in
 
 _OWN = ("onnxruntime-ep-openvino",)
 """Plug-ins that have a backend of their own."""

@@ -17,7 +17,7 @@ from ortune.core.errors import BadModel, gist
 from ortune.core.session import Session, Tensors
 from ortune.runtimes import own_process
 from ortune.runtimes.in_process import InProcess
-from ortune.runtimes.onnxruntime import plug_in
+from ortune.runtimes.onnxruntime.providers import plug_in
 
 PROVIDER = "OpenVINO"
 """Under this name the runtime's own nodes are shown as placed, with a device that is no CPU."""

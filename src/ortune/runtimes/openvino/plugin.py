@@ -18,9 +18,9 @@ from ortune.core.errors import BackendMissing
 from ortune.core.session import Recording, Session
 from ortune.model.io.protobuf import fixed
 from ortune.runtimes import own_process
-from ortune.runtimes.onnxruntime import plug_in
 from ortune.runtimes.onnxruntime import record as ort_record
 from ortune.runtimes.onnxruntime import session as ort
+from ortune.runtimes.onnxruntime.providers import plug_in
 from ortune.runtimes.openvino.native import DRIVERS
 
 PACKAGE = "onnxruntime-ep-openvino"

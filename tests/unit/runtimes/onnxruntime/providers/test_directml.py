@@ -10,7 +10,8 @@ import pytest
 
 from ortune.backends.directml import Directml
 from ortune.core.errors import BackendMissing, BadSettings
-from ortune.runtimes.onnxruntime import directml, session
+from ortune.runtimes.onnxruntime import session
+from ortune.runtimes.onnxruntime.providers import directml
 
 elsewhere = pytest.mark.skipif(platform.system() == "Windows", reason="is about other systems")
 
@@ -54,7 +55,7 @@ def test_on_windows_it_says_what_to_install_in_the_place_of_what() -> None:
 
 @elsewhere
 def test_opening_it_elsewhere_names_the_provider(tmp_path: Path) -> None:
-    with pytest.raises(BackendMissing, match="lacks DmlExecutionProvider"):
+    with pytest.raises(BackendMissing, match="has no DmlExecutionProvider"):
         Directml().open(tmp_path / "none.onnx").__enter__()
 
 

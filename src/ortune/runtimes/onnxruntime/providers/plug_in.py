@@ -126,7 +126,7 @@ def missing(asked: PlugIn) -> str | None:
         return f"{error.what}; {error.fix}"
     code = (
         "import json, sys\n"
-        "from ortune.runtimes.onnxruntime import plug_in\n"
+        "from ortune.runtimes.onnxruntime.providers import plug_in\n"
         "from ortune.core.errors import OrtuneError\n"
         "try:\n    plug_in.devices(plug_in.PlugIn(**json.loads(sys.argv[1])))\n"
         "except OrtuneError as error:\n    print(f'{error.what}; {error.fix}')"

@@ -13,7 +13,8 @@ from ortune.core.errors import BackendMissing, BadModel, BadSettings
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.spelling import parse
 from ortune.engine import consent
-from ortune.runtimes.onnxruntime import keys, plug_in
+from ortune.runtimes.onnxruntime import keys
+from ortune.runtimes.onnxruntime.providers import plug_in
 from ortune.runtimes.openvino import plugin as openvino
 
 OPENVINO = "onnxruntime-ep-openvino"

@@ -11,7 +11,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ortune.core.errors import BackendMissing
 from ortune.core.session import Session, Tensors
 from ortune.runtimes.onnxruntime import session as ort
 
@@ -77,13 +76,9 @@ def session(path: Path, made: Any, told: Configuration) -> Iterator[Session]:
     Raises:
         BackendMissing: The installed onnxruntime lacks it, or it took no node.
     """
-    if PROVIDER not in ort.providers():
-        raise BackendMissing(
-            f"the installed onnxruntime lacks {PROVIDER}", fix=missing("Windows") or ELSEWHERE
-        )
     prepared(made, told)
-    made.add_provider(PROVIDER, dict(told.options))
-    with ort.session(path, made, provider=PROVIDER) as opened:
+    chain = [(PROVIDER, told.options)]
+    with ort.session(path, made, provider=PROVIDER, chain=chain) as opened:
         yield _OneAtATime(opened.inner)
 
 
