@@ -24,12 +24,11 @@ from ortune.runtimes.onnxruntime import (
     checks,
     device_session,
     engine_cache,
-    gpu_options,
-    provider_probe,
     session,
 )
 from ortune.runtimes.onnxruntime import record as ort_record
 from ortune.runtimes.onnxruntime.engine_store import EngineKey
+from ortune.runtimes.onnxruntime.providers import nvidia, probe
 from ortune.runtimes.tensorrt import profiles
 
 
@@ -59,7 +58,7 @@ class Tensorrt(Backend):
         config: Any other option of the provider, as ``key=value``.
     """
 
-    provider: ClassVar[str] = provider_probe.TENSORRT
+    provider: ClassVar[str] = probe.TENSORRT
 
     device: Annotated[int, Bounds(high=1023)] = 0
     precision: Literal["graph", "fp16", "bf16"] = "graph"
@@ -112,14 +111,14 @@ class Tensorrt(Backend):
         Raises:
             BadSettings: The provider does not know an option that is set.
         """
-        found = provider_probe.probed(self.provider, self.device)
+        found = probe.probed(self.provider, self.device)
         if found.state != "works":
             return f"{found.reason}; {found.fix}"
-        gpu_options.demand(self.provider, self.provider_options("."))
+        nvidia.demand(self.provider, self.provider_options("."))
         return None
 
     def state(self, missing: str | None) -> State:
-        return provider_probe.probed(self.provider, self.device).state
+        return probe.probed(self.provider, self.device).state
 
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities
@@ -154,7 +153,7 @@ class Tensorrt(Backend):
     @contextmanager
     def record(self, path: Path, folder: Path, *, verbose: bool = False) -> Iterator[Recording]:
         """Open the same session with the profiler on; compiled nodes are timed as one each."""
-        provider_probe.preload(self.provider)
+        probe.preload(self.provider)
         plain = replace(self, cuda_graph=False)
         made, chain = plain._options(verbose), plain._chain("")
         opening = ort_record.session(path, made, folder, provider=self.provider, chain=chain)
@@ -174,7 +173,7 @@ class Tensorrt(Backend):
         self, path: Path, made: Any, verbose: bool = False
     ) -> Iterator[session.OrtSession]:
         """Open with the engines of this model, device and versions; see `engine_cache`."""
-        provider_probe.preload(self.provider)
+        probe.preload(self.provider)
 
         def opening(folder: Path | str) -> AbstractContextManager[session.OrtSession]:
             return device_session.session(
@@ -184,7 +183,7 @@ class Tensorrt(Backend):
                 device="cuda",
                 index=self.device,
                 io_binding=self.io_binding,
-                graph=gpu_options.TENSORRT_GRAPH if self.cuda_graph else "",
+                graph=nvidia.TENSORRT_GRAPH if self.cuda_graph else "",
                 verbose=verbose,
             )
 
@@ -210,7 +209,7 @@ class Tensorrt(Backend):
     def _chain(self, cache: str) -> list[device_session.Provider]:
         """TensorRT, then CUDA; onnxruntime adds the CPU."""
         own = self.provider_options(cache)
-        return [(self.provider, own), (Cuda.provider, gpu_options.cuda(Cuda(device=self.device)))]
+        return [(self.provider, own), (Cuda.provider, nvidia.cuda(Cuda(device=self.device)))]
 
     def provider_options(self, cache: str) -> dict[str, str]:
         """Return the options of the provider.
@@ -221,7 +220,7 @@ class Tensorrt(Backend):
         Raises:
             BadSettings: A profile or a free option is wrong.
         """
-        return gpu_options.tensorrt(self, _shapes(self.profiles), cache)
+        return nvidia.tensorrt(self, _shapes(self.profiles), cache)
 
     def _options(self, verbose: bool, level: str = "all") -> Any:
         made = session.options(self.threads, level, verbose=verbose)
