@@ -16,6 +16,7 @@ from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
 from ortune.bundle.extras import extras
 from ortune.bundle.package import package
+from ortune.bundle.precompile import NOTHING_COMPILED, Precompiled, precompiled
 from ortune.bundle.sbom import sbom
 from ortune.bundle.target import Target
 from ortune.core.atomic_write import replacing
@@ -45,6 +46,7 @@ def pack(
     sign: str | Path | None = None,
     preprocess: str | Path | None = None,
     reader: bool = False,
+    compiled: bool = False,
     force: bool = False,
     custom_ops: bool = False,
     target: str | Target | None = None,
@@ -69,6 +71,8 @@ def pack(
         preprocess: ``preprocess.toml``, by which the engine takes pictures; without it the one
             that lay beside the run's images.
         reader: Put in what opens the bundle where ortune is not installed.
+        compiled: Put in beside the models what the plans' providers compile of them for this
+            device; it is checked by the golden samples. Two packings differ in it.
         force: Replace an existing file. Inputs of the run are never replaced.
         custom_ops: Run the code that the run names, where golden samples of a trial are not there
             yet.
@@ -81,7 +85,7 @@ def pack(
             written.
     """
     if target is not None:
-        demand_plain(with_, per_backend, sign, preprocess, reader)
+        demand_plain(with_, per_backend, sign, preprocess, reader, compiled)
         with closing(candidates(study, trial, unconfirmed, licence, custom_ops)) as bundles:
             return package(bundles, path, target, force=force, custom_ops=custom_ops).path
     if not isinstance(study, Study):
@@ -90,7 +94,11 @@ def pack(
     trials = chosen(study, trial, others, per_backend=per_backend, unconfirmed=unconfirmed)
     _demand_portable(*(one.plan.backend for one in trials))
     pictures = None if preprocess is None else Path(preprocess)
-    return _packed(study, trials, Path(path), licence, sign, pictures, reader, force, custom_ops)
+    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+        ready = precompiled(study, trials, Path(folder)) if compiled else NOTHING_COMPILED
+        return _packed(
+            study, trials, Path(path), licence, sign, pictures, reader, force, custom_ops, ready
+        )
 
 
 def _packed(
@@ -103,6 +111,7 @@ def _packed(
     reader: bool,
     force: bool,
     custom_ops: bool,
+    ready: Precompiled,
 ) -> Path:
     """Write the bundle of some trials."""
     signed = None if sign is None else signer(Path(sign))
@@ -110,8 +119,9 @@ def _packed(
     if signed is not None:
         free(signature_of(path), force, Path(sign or ""))
     parts = content(study, trials, licence=licence, custom_ops=custom_ops)
-    more = extras(study, parts.manifest.signatures, preprocess, reader=reader)
+    more = extras(study, parts.manifest.signatures, preprocess, reader=reader) | ready.texts
     with replacing(path, force=force, sources=parts.files.values()) as draft:
+        parts = replace(parts, files={**parts.files, **ready.files})
         _write(draft, parts, {**_texts(parts, trials), EVIDENCE: _evidence(study, trials), **more})
         with archive.opened(draft):  # what a reader would refuse is not written
             pass
@@ -166,6 +176,7 @@ def demand_plain(
     sign: str | Path | None,
     preprocess: str | Path | None,
     reader: bool,
+    compiled: bool = False,
 ) -> None:
     """Refuse what is about a bundle where a package is written.
 
@@ -178,6 +189,7 @@ def demand_plain(
         "--sign": sign,
         "--preprocess": preprocess,
         "--reader": reader,
+        "--compiled": compiled,
     }
     if names := [name for name, one in given.items() if one]:
         raise BadSettings(

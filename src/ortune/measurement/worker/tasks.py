@@ -36,6 +36,7 @@ from ortune.measurement.worker.runtime import (
 )
 from ortune.measurement.worker.workbench import Workbench
 from ortune.measurement.worker.workload import burst, details, first, footprint, rest, usage
+from ortune.runtimes.onnxruntime.compiled import Compiling
 
 _ALONE = object()
 """Stands for the group of a record that was given without one."""
@@ -192,8 +193,30 @@ def optimize(bench: Workbench, out: str) -> dict[str, Any]:
     return {}
 
 
+def precompile(bench: Workbench, out: str) -> dict[str, Any]:
+    """Let the backend's provider compile the model and write it to `out`; say for what it is."""
+    backend = bench.job.backend
+    if not isinstance(backend, Compiling):
+        raise BadData(f"{backend.name()} compiles no model ahead of time", fix="leave it out")
+    backend.compile(bench.job.models[MAIN], Path(out))
+    return {"made_for": dict(backend.compiled_for())}
+
+
 _TASKS = (
-    *(load, score, evaluate, describe, optimize, first, burst, details, usage, footprint, rest),
+    *(
+        load,
+        score,
+        evaluate,
+        describe,
+        optimize,
+        precompile,
+        first,
+        burst,
+        details,
+        usage,
+        footprint,
+        rest,
+    ),
     *(observe, extents, record, laps, recorded, peaks, arena, nodes, capabilities, prepare, takes),
 )
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {task.__name__: task for task in _TASKS}

@@ -33,7 +33,7 @@ def identity(path: Path) -> tuple[str, int]:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
             proto = onnx.ModelProto.FromString(protobuf.outline(data))
-        for part in _parts(proto):
+        for part in parts(proto):
             nodes += isinstance(part, onnx.NodeProto)
             if isinstance(part, onnx.TensorProto) and (place := _place(part)) != protobuf.HELD:
                 places.add(place)
@@ -51,7 +51,7 @@ def identity(path: Path) -> tuple[str, int]:
     return total.hexdigest()[:32], nodes
 
 
-def _parts(message: Any) -> Iterator[Any]:
+def parts(message: Any) -> Iterator[Any]:
     """Yield a message and all messages within it."""
     waiting = [message]
     while waiting:
