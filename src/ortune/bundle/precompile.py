@@ -1,11 +1,13 @@
-"""What the providers of a bundle's plans compile of its models, to be opened without building."""
+"""What the providers of a bundle's plans compile of its models ahead of time."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings
@@ -39,23 +41,32 @@ class Precompiled:
     texts: Mapping[str, bytes] = field(default_factory=dict)
 
 
-NOTHING_COMPILED = Precompiled()
-
-
-def precompiled(study: Study, trials: Sequence[Trial], folder: Path) -> Precompiled:
+@contextmanager
+def precompiled(
+    study: Study, trials: Sequence[Trial], *, asked: bool = True
+) -> Iterator[Precompiled]:
     """Compile the models of every plan whose provider can, each in a process of its own.
 
-    Each compiled model is opened again and must answer the golden samples as the plan did.
+    Each compiled model is opened again and must answer the golden samples as the plan did. The
+    files are there within the block.
 
     Args:
         trials: The plans of the bundle, in its order.
-        folder: Where the compiled models are written.
+        asked: Nothing is compiled without.
 
     Raises:
         BadModel: A provider does not compile a model, or what it made does not open or answers
             otherwise.
         BadSettings: No plan's provider compiles.
     """
+    if not asked:
+        yield Precompiled()
+        return
+    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+        yield _all(study, trials, Path(folder))
+
+
+def _all(study: Study, trials: Sequence[Trial], folder: Path) -> Precompiled:
     plans, files = [], {}
     for place, trial in enumerate(trials):
         backend = trial.plan.backend

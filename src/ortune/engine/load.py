@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -61,8 +61,7 @@ def load(
         require_signature: Public key, a PEM file: a bundle that its owner did not sign is not
             opened.
         compiled: Open what a provider compiled when a bundle was packed, where provider, versions
-            and device are the same. It is read by the provider's own library: say False for a
-            bundle from somebody whom you would not let choose a model's engine.
+            and device are the same. Say False where you would not trust the file.
 
     Raises:
         BadModel: The file is damaged, was changed after packing, no longer answers as packed, or
@@ -82,6 +81,23 @@ def load(
         verify_signature(path, require_signature)
     allowed = _allowed(path, custom_ops)
     wanted = None if on is None else _backend(on)
+    return _bundle(path, asked, wanted, allowed, compiled)
+
+
+def _bundle(
+    path: Path,
+    asked: Callable[..., Serving],
+    wanted: Backend | None,
+    allowed: bool,
+    compiled: bool,
+) -> Engine:
+    """Open a bundle.
+
+    Args:
+        asked: Makes how it is served of what the bundle wants.
+        allowed: Whether code that it brings or names may run.
+        compiled: Whether what a provider compiled may be opened.
+    """
     with ExitStack() as stack:
         with archive.opened(path) as (file, manifest):
             consent.demand(path.name, manifest, allowed)

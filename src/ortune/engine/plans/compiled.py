@@ -1,4 +1,4 @@
-"""Models of a bundle that a provider compiled when it was packed, for one device and release."""
+"""Models that a provider compiled when a bundle was packed, for one device and release."""
 
 from __future__ import annotations
 

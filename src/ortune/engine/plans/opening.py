@@ -119,6 +119,11 @@ def _planned(
         reasons: Why the plans before it do not.
     """
     name, manifest = opened.name, opened.manifest
+    if (code := consent.factories(plan.custom_ops)) and not opened.code:
+        return (
+            f"it is Python code, {', '.join(code)}; fix: if you trust that: "
+            "load(path, custom_ops=True), or --allow-custom-ops"
+        )
     with ExitStack() as tried:
         folder = temporary(tried)
         opened.settings(folder, plan)
@@ -214,7 +219,7 @@ def _unmeasured(stack: ExitStack, opened: Opened, backend: Backend) -> Running:
     folder = temporary(stack)
     models = {*first.models.values(), *manifest.fallback.values()}
     opened.unpack(folder, models, first.golden.values())
-    if manifest.custom_ops and isinstance(backend, Cpu) and not backend.custom_ops:
+    if isinstance(backend, Cpu) and not backend.custom_ops:
         libraries = consent.libraries(manifest.custom_ops, manifest, folder)
         backend = replace(backend, custom_ops=libraries)
     backend = opened.how.share(backend)
@@ -252,7 +257,7 @@ def _original(
     try:
         return plain, open_models(stack, plain, folder, opened, manifest.fallback)
     except BadModel:
-        if not manifest.custom_ops:
+        if not consent.operators(manifest.custom_ops):
             raise
     libraries = consent.libraries(manifest.custom_ops, manifest, folder)
     plain = opened.how.share(Cpu(custom_ops=libraries))

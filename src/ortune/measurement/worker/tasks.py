@@ -43,14 +43,15 @@ _ALONE = object()
 
 
 def load(bench: Workbench) -> dict[str, Any]:
-    """Open the sessions: load time and placement."""
+    """Open the sessions: load time, placement, and whether engines came from the cache."""
     start = time.perf_counter_ns()
     bench.open()
     taken = time.perf_counter_ns() - start
     placement: Counter[str] = Counter()
     for opened in bench.sessions.values():
         placement.update(opened.placement())
-    return {"load_ns": taken, "placement": placement}
+    cache = ("cold", "warm")[all(bench.warm)] if bench.warm else ""
+    return {"load_ns": taken, "placement": placement, "cache": cache}
 
 
 def score(
