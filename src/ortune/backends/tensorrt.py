@@ -193,7 +193,7 @@ class Tensorrt(Backend):
             yield opened
 
     def compile(self, path: Path, out: Path) -> None:
-        """Write the model with its engines inside; what CUDA and the CPU compute stays as it is."""
+        """Write the model with its engines inside; nodes of CUDA and the CPU stay."""
         probe.preload(self.provider)
         made = self._options(False)
         for provider, options in self._chain(""):
