@@ -52,14 +52,16 @@ def identity(path: Path) -> tuple[str, int]:
 
 
 def parts(message: Any) -> Iterator[Any]:
-    """Yield a message and all messages within it."""
+    """Yield a message and all messages within it, as they come."""
     waiting = [message]
     while waiting:
         one = waiting.pop()
         yield one
+        within: list[Any] = []
         for field, value in one.ListFields():
             if field.message_type is not None:
-                waiting += [value] if hasattr(value, "ListFields") else value
+                within += [value] if hasattr(value, "ListFields") else value
+        waiting += reversed(within)
 
 
 def _place(tensor: onnx.TensorProto) -> str:
