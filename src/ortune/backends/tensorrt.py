@@ -22,6 +22,7 @@ from ortune.core.workload import Workload
 from ortune.model.io.identity import identity
 from ortune.runtimes.onnxruntime import (
     checks,
+    compiled,
     device_session,
     engine_cache,
     session,
@@ -191,18 +192,38 @@ class Tensorrt(Backend):
         with engine_cache.opened(self._key(path), opening) if kept else opening("") as opened:
             yield opened
 
+    def compile(self, path: Path, out: Path) -> None:
+        """Write the model with its engines inside; nodes of CUDA and the CPU stay."""
+        probe.preload(self.provider)
+        made = self._options(False)
+        for provider, options in self._chain(""):
+            made.add_provider(provider, options)
+        compiled.compile_model(path, made, out, self.provider)
+
+    def compiled_for(self) -> Mapping[str, str]:
+        """Return the releases and the GPU that engines are built for."""
+        device, capability = self._board()
+        more = {**gpu.driver(), "device": device, "compute capability": capability}
+        return compiled.made_for(self.provider, None, "onnxruntime-gpu", **more)
+
+    def _board(self) -> tuple[str, str]:
+        """Return name and compute capability of the GPU; empty where the driver does not tell."""
+        boards = gpu.gpus()
+        if self.device >= len(boards):
+            return "", ""
+        return boards[self.device].name, boards[self.device].compute_capability
+
     def _key(self, path: Path) -> EngineKey:
         model, nodes = identity(path)
-        boards = gpu.gpus()
-        board = boards[self.device] if self.device < len(boards) else None
+        device, capability = self._board()
         return EngineKey(
             model,
             nodes,
             self.provider,
             options=self.provider_options(""),
             versions={"onnxruntime": session.version_here(), **gpu.driver()},
-            device=board.name if board else "",
-            compute_capability=board.compute_capability if board else "",
+            device=device,
+            compute_capability=capability,
             profile=",".join(self.profiles),
         )
 
