@@ -33,6 +33,9 @@ ENOUGH_DB = 50.0
 MOST = 128
 """Layers that are measured one by one; of a deeper network neighbours are taken together."""
 
+_LONG = 12
+"""Nodes of a layer, at most."""
+
 NAMED = 30
 """Nodes that a note lists by name; it counts them all."""
 
@@ -76,21 +79,15 @@ def narrowed(nodes: Sequence[ir.Node], dtype: ir.DataType) -> list[Narrow]:
 
 
 def layers(nodes: Sequence[ir.Node], narrow: Sequence[Narrow]) -> list[list[Narrow]]:
-    """Return the layers: a heavy operator and the light ones behind it, in the graph's order."""
+    """Return the layers: a heavy operator and some of the light ones behind it, in order."""
     found: list[list[Narrow]] = []
     for one in narrow:
-        if not found or (nodes[one.place].op_type in HEAVY and _heavy(nodes, found[-1])):
+        if not found or nodes[one.place].op_type in HEAVY or len(found[-1]) >= _LONG:
             found.append([])
         found[-1].append(one)
-    if len(found) < 2:
-        found = [[one] for one in narrow]
     size = math.ceil(len(found) / MOST)
     together = (found[k : k + size] for k in range(0, len(found), size))
     return [list(chain.from_iterable(some)) for some in together]
-
-
-def _heavy(nodes: Sequence[ir.Node], layer: Sequence[Narrow]) -> bool:
-    return any(nodes[one.place].op_type in HEAVY for one in layer)
 
 
 def islands(
