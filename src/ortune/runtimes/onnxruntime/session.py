@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -251,18 +251,3 @@ def session(
             fix="leave this backend out with --on cpu",
         )
     yield opened
-
-
-_registered: dict[str, bool] = {}
-"""A plug-in library stays for the life of the process; a second registration is refused."""
-
-
-def plugin_devices(name: str, library: Callable[[], str], ep_name: str, device: str) -> list[Any]:
-    """Register a plug-in provider once and return its devices of one kind (CPU, GPU, NPU)."""
-    import onnxruntime as ort
-
-    if name not in _registered:
-        ort.register_execution_provider_library(name, library())
-        _registered[name] = True
-    kind = getattr(ort.OrtHardwareDeviceType, device)
-    return [d for d in ort.get_ep_devices() if d.ep_name == ep_name and d.device.type == kind]
