@@ -20,7 +20,7 @@ _ELSEWHERE = ("bucketed", "torch", "simulated")
 """Backends that do more, or other, than run the file."""
 _DYNAMIC = ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger")
 _FUSED = ("QLinearConv", "QLinearMatMul")
-"""Operators of 8-bit integers without pairs: NVIDIA's list for its ONNX parser has none of them."""
+"""Operators of 8-bit integers without pairs, which NVIDIA's list for its ONNX parser lacks."""
 
 
 def refusal(source: Source, plugins: Sequence[str]) -> str:
