@@ -17,11 +17,11 @@ cannot invent a method, an argument or an enum's value.
 from __future__ import annotations
 
 import ast
-import atexit
 import ctypes
 import enum
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -123,7 +123,7 @@ class Transcript:
         kept = [line for line in lines if line and not line.startswith("#")]
         self._always = [line[1:].strip() for line in kept if line.startswith("*")]
         self._next = [line for line in kept if not line.startswith("*")]
-        self._arrays = path.with_suffix(".npz")
+        self._arrays, self._rest = path.with_suffix(".npz"), path.with_suffix(".rest")
 
     def take(self, call: str, *host: int) -> str:
         """Return what comes back for a call, as it is written.
@@ -141,6 +141,7 @@ class Transcript:
             if found["call"] == call:
                 if line in self._next[:1]:
                     del self._next[0]
+                    self._rest.write_text("\n".join(self._next), encoding="utf-8")
                 if found["verb"]:
                     self._move(found["verb"], found["array"], host[0])
                 return found["gives"] or "None"
@@ -163,14 +164,9 @@ class Transcript:
 def transcript() -> Transcript:
     """Return the transcript of this process."""
     for text in os.environ[TRANSCRIPT].split(os.pathsep):
-        rest = Path(text).with_suffix(".rest")
-        try:
-            rest.touch(exist_ok=False)
-        except FileExistsError:
-            continue
-        found = Transcript(Path(text))
-        atexit.register(lambda: rest.write_text("\n".join(found.done()), encoding="utf-8"))
-        return found
+        with suppress(FileExistsError):
+            Path(text).with_suffix(".rest").touch(exist_ok=False)
+            return Transcript(Path(text))
     raise Unrecorded("one process more than there are transcripts")
 
 

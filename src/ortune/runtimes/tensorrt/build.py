@@ -159,7 +159,7 @@ def _open(tensor: Any) -> bool:
     return bool(tensor.is_shape_tensor) or profiles.open_sizes(tensor.shape)
 
 
-def _set(profile: Any, given: profiles.Range) -> None:
+def _set(profile: Any, given: profiles.ShapeRange) -> None:
     ends = (given.least, given.best, given.most)
     name = given.name
     try:

@@ -6,7 +6,7 @@ import pytest
 
 from ortune.core.errors import BadSettings
 from ortune.runtimes.tensorrt import profiles
-from ortune.runtimes.tensorrt.profiles import Range
+from ortune.runtimes.tensorrt.profiles import ShapeRange
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_ranges_are_those_of_the_samples_and_the_commonest_is_best() -> None:
     seen = [{"x": (n, 3), "fixed": (4,)} for n in (2, 8, 2, 1)]
     declared = {"x": ("N", 3), "fixed": (4,)}
     (found,) = profiles.observed(seen, declared)
-    assert found == Range("x", (1, 3), (2, 3), (8, 3))
+    assert found == ShapeRange("x", (1, 3), (2, 3), (8, 3))
     assert str(found) == "x:1x3..8x3..2x3"
     assert found.holds((5, 3)) and not found.holds((9, 3)) and not found.holds((5, 3, 1))
     (even,) = profiles.observed([{"x": (2, 3)}, {"x": (4, 3)}], declared)
