@@ -15,7 +15,7 @@ from ortune.runtimes.in_process import InProcess
 from ortune.runtimes.tensorrt import build, io, library
 from ortune.runtimes.tensorrt.build import BuildOptions
 from ortune.runtimes.tensorrt.context import EngineContext
-from ortune.runtimes.tensorrt.cuda import Cuda
+from ortune.runtimes.tensorrt.cuda import CudaRuntime
 
 PROVIDER = "TensorRT"
 """Under this name the engine's layers are shown as placed."""
@@ -45,7 +45,7 @@ class Engine(InProcess):
 
     def __init__(self, plan: bytes, options: BuildOptions) -> None:
         self._trt = library.load()
-        self._cuda = Cuda(options.device)
+        self._cuda = CudaRuntime(options.device)
         self._log = library.logger(self._trt)
         self._engine = build.deserialize(self._trt, self._log, plan, options.plugins)
         self._io = io.described(self._trt, self._engine)
