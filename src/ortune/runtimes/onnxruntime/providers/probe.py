@@ -43,7 +43,7 @@ _DRIVERS = ("libcuda.so.1", "nvcuda.dll")
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbedProvider:
     """What became of an attempt to run a tiny model on a provider.
 
     Attributes:
@@ -57,7 +57,7 @@ class Probed:
 
 
 @cache
-def probed(provider: str, index: int = 0) -> Probed:
+def probed(provider: str, index: int = 0) -> ProbedProvider:
     """Try a provider on a device, in a process of its own: a broken library could end this one.
 
     Args:
@@ -66,7 +66,7 @@ def probed(provider: str, index: int = 0) -> Probed:
     """
     if provider not in session.providers():
         reason = f"the installed onnxruntime has no {provider}"
-        return Probed("not installed", reason, _INSTALL[provider])
+        return ProbedProvider("not installed", reason, _INSTALL[provider])
     code = (
         "import sys\n"
         "from ortune.runtimes.onnxruntime.providers import probe\n"
@@ -74,7 +74,7 @@ def probed(provider: str, index: int = 0) -> Probed:
     )
     done = own_process.run(code, provider, str(index))
     if done is None:
-        return Probed(
+        return ProbedProvider(
             "not loadable",
             f"{provider} does not run a tiny model within {own_process.LIMIT_S} s",
             "look whether the driver answers: nvidia-smi",
@@ -84,17 +84,19 @@ def probed(provider: str, index: int = 0) -> Probed:
     with suppress(ValueError, IndexError):
         answer = json.loads(done.stdout.strip().splitlines()[-1])
     if not answer["error"]:
-        return Probed("works")
+        return ProbedProvider("works")
     if not answer["driver"]:
-        return Probed(
+        return ProbedProvider(
             "no device",
             "no NVIDIA driver is here (libcuda.so.1)",
             "run it on a machine with an NVIDIA GPU and its driver",
         )
     reason = _cause(log) or str(answer["error"])
     if _NO_DEVICE.search(reason):
-        return Probed("no device", reason, "look which GPUs there are: nvidia-smi")
-    return Probed("not loadable", reason, f"pip install what is missing: {_INSTALL[provider]}")
+        return ProbedProvider("no device", reason, "look which GPUs there are: nvidia-smi")
+    return ProbedProvider(
+        "not loadable", reason, f"pip install what is missing: {_INSTALL[provider]}"
+    )
 
 
 def _cause(log: messages.RuntimeLog) -> str:
