@@ -31,6 +31,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from ortune.core.plugins.allowed_gpu import GPU_BACKENDS
+
 Rule: TypeAlias = Mapping[str, Any]
 
 
@@ -157,6 +159,7 @@ BACKENDS: Mapping[str, Mapping[str, Rule]] = {
     },
     "openvino": {
         "threads": _THREADS,
+        "device": _word("cpu", "gpu", "npu", "auto"),
         "precision": _word("f32", "bf16", "f16"),
         "hint": _word("latency", "throughput"),
         "streams": _THREADS,
@@ -166,6 +169,22 @@ BACKENDS: Mapping[str, Mapping[str, Rule]] = {
         "flush_denormals": _FLAG,
         "config": {"rule": "pairs", "keys": OPENVINO_PROPERTIES},
     },
+    "directml": {
+        "threads": _THREADS,
+        "device": _integer(0, 64),
+        "level": _LEVELS,
+        "metacommands": _FLAG,
+        "graph_fusion": _FLAG,
+    },
+    "plugin": {
+        "threads": _THREADS,
+        "package": _CODE,
+        "library": _CODE,
+        "provider": _text(r"[\w.]*", 128),
+        "device": _word("any", "cpu", "gpu", "npu"),
+        "options": _CODE,
+    },
+    **GPU_BACKENDS,
     "bucketed": {
         "threads": _THREADS,
         "inner": {"rule": "plugin", "folder": "backends"},
