@@ -44,7 +44,7 @@ class TensorrtPackage(Target):
         built: Build the engine; false writes the model and the line for trtexec alone, where no
             GPU is.
         environment: Which of `ortune env` has TensorRT; empty takes this one, or the only one
-            whose name begins with tensorrt.
+            whose name begins with tensorrt-engine.
     """
 
     places: ClassVar[tuple[str, ...]] = ("plugins", "environment")
@@ -133,5 +133,5 @@ class TensorrtPackage(Target):
     def _place(self) -> str:
         if self.environment or library.installed():
             return self.environment or HERE
-        found = [name for name in names() if name.startswith("tensorrt")]
+        found = [name for name in names() if name.startswith("tensorrt-engine")]
         return found[0] if len(found) == 1 else HERE

@@ -12,7 +12,7 @@ from typing import Any
 from ortune.core.atomic_write import atomic
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
 from ortune.runtimes.tensorrt import library, profiles
-from ortune.runtimes.tensorrt.cuda import CudaRuntime
+from ortune.runtimes.tensorrt.cuda import CudaDevice
 from ortune.runtimes.tensorrt.profiles import Profile
 
 _FIX = "leave this backend out with --on cpu"
@@ -51,7 +51,7 @@ def engine(path: Path, options: BuildOptions) -> bytes:
     """
     ranges = profiles.parse(options.profiles)
     trt = library.load()
-    CudaRuntime(options.device)
+    CudaDevice(options.device)
     log = library.logger(trt)
     builder = trt.Builder(log)
     library.add_plugins(trt, log, builder.get_plugin_registry(), options.plugins)

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData, BadModel
 from ortune.core.session import Tensors
 from ortune.runtimes.tensorrt import library, profiles
-from ortune.runtimes.tensorrt.cuda import CudaRuntime
+from ortune.runtimes.tensorrt.cuda import CudaDevice
 from ortune.runtimes.tensorrt.io import Io
 
 
 class EngineContext:
     """Takes one call after the other: `stage`, `start` as often as wanted, `fetch`."""
 
-    def __init__(self, trt: Any, engine: Any, io: Io, cuda: CudaRuntime, log: Any) -> None:
+    def __init__(self, trt: Any, engine: Any, io: Io, cuda: CudaDevice, log: Any) -> None:
         self._io, self._cuda, self._log = io, cuda, log
         self._context = engine.create_execution_context()
         if self._context is None:

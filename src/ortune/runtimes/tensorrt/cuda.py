@@ -33,7 +33,7 @@ def no_device() -> str | None:
     return None if count else f"no CUDA device: {_NO_DEVICE}"
 
 
-class CudaRuntime:
+class CudaDevice:
     """One device as the calling thread uses it; every call names its error where it has one."""
 
     def __init__(self, device: int) -> None:

@@ -6,6 +6,7 @@ on a GPU here.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Iterable
 from typing import Any
@@ -14,19 +15,21 @@ from ortune.core.errors import BackendMissing, BadModel, BadSettings, gist
 from ortune.runtimes.tensorrt import cuda
 
 INSTALL = "pip install tensorrt-cu13 cuda-bindings"
-"""What both packages come by; `ortune env add tensorrt` puts them into an environment."""
+"""What both packages come by; `ortune env add tensorrt-engine` makes an environment of them."""
 _LEAST = 10
+_MODULES = ("tensorrt", "tensorrt_bindings")
+"""The first is a name for the second, which comes in a wheel of its own."""
 
 
 def installed() -> bool:
     """Say whether TensorRT's own package is there."""
-    return importlib.util.find_spec("tensorrt") is not None
+    return any(importlib.util.find_spec(name) for name in _MODULES)
 
 
 def missing() -> str | None:
     """Return what to do so that engines can be built and run here, None where they can."""
     if not installed() or not cuda.installed():
-        return f"`ortune env add tensorrt`, or {INSTALL}"
+        return f"`ortune env add tensorrt-engine`, or {INSTALL}"
     return cuda.no_device()
 
 
@@ -36,8 +39,9 @@ def load() -> Any:
     Raises:
         BackendMissing: It is not installed, does not load, or is older than TensorRT 10.
     """
+    name = next((one for one in _MODULES if importlib.util.find_spec(one)), _MODULES[0])
     try:
-        import tensorrt
+        tensorrt = importlib.import_module(name)
     except ImportError as error:
         raise BackendMissing(
             f"TensorRT's Python package does not load: {gist(error)}", fix=INSTALL

@@ -15,7 +15,7 @@ from ortune.runtimes.in_process import InProcess
 from ortune.runtimes.tensorrt import build, io, library
 from ortune.runtimes.tensorrt.build import BuildOptions
 from ortune.runtimes.tensorrt.context import EngineContext
-from ortune.runtimes.tensorrt.cuda import CudaRuntime
+from ortune.runtimes.tensorrt.cuda import CudaDevice
 
 PROVIDER = "TensorRT"
 """Under this name the engine's layers are shown as placed."""
@@ -33,19 +33,19 @@ def session(path: Path, options: BuildOptions) -> Iterator[Session]:
         BadSettings: An input is of open size and has no range.
     """
     plan = path.read_bytes() if path.suffix in SUFFIXES else build.engine(path, options)
-    opened = Engine(plan, options)
+    opened = TensorrtSession(plan, options)
     try:
         yield opened
     finally:
         opened.close()
 
 
-class Engine(InProcess):
+class TensorrtSession(InProcess):
     """An engine behind the Session protocol; each calling thread has a context of its own."""
 
     def __init__(self, plan: bytes, options: BuildOptions) -> None:
         self._trt = library.load()
-        self._cuda = CudaRuntime(options.device)
+        self._cuda = CudaDevice(options.device)
         self._log = library.logger(self._trt)
         self._engine = build.deserialize(self._trt, self._log, plan, options.plugins)
         self._io = io.described(self._trt, self._engine)
