@@ -10,7 +10,10 @@ import onnxruntime
 import pytest
 from tests.unit import studies
 
+from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.backends.tensorrt import Tensorrt
+from ortune.backends.torch import Torch
 from ortune.bundle.pack import pack
 from ortune.core.errors import BackendMissing, BadModel
 from ortune.engine.load import load
@@ -100,3 +103,9 @@ def test_openvinos_compiled_model_runs_out_of_a_bundle(tmp_path: Path) -> None:
         assert engine.compiled and not engine.fallback
         found = engine(x=np.array([[-5, 0, 1, 2]], np.float32))
     np.testing.assert_array_equal(found["y"], [[0, 2, 4, 6]])
+
+
+def test_backends_that_compile_say_so() -> None:
+    assert isinstance(Tensorrt(), Compiling) and isinstance(Openvino(), Compiling)
+    assert not isinstance(Cpu(), Compiling) and not isinstance(Torch(), Compiling)
+    assert Tensorrt().compiled_for()["provider"] == "TensorrtExecutionProvider"
