@@ -77,7 +77,7 @@ def test_compiled_nodes_are_read(model: Path, tmp_path: Path) -> None:
 
 def test_what_it_is_made_for_names_releases_and_the_device() -> None:
     cpu = next(one for one in onnxruntime.get_ep_devices() if one.device.type.name == "CPU")
-    found = made_for("P", cpu, "numpy", "no-such-package", profile="x:1")
+    found = made_for("P", cpu, "numpy", "no-such-package", more={"profile": "x:1"})
     assert found["provider"] == "P" and found["onnxruntime"] == onnxruntime.__version__
     assert found["numpy"] == np.__version__ and "no-such-package" not in found
     assert found["profile"] == "x:1" and found["device"] and len(found["instruction sets"]) == 16
