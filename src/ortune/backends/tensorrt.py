@@ -204,7 +204,7 @@ class Tensorrt(Backend):
         """Return the releases and the GPU that engines are built for."""
         device, capability = self._board()
         more = {**gpu.driver(), "device": device, "compute capability": capability}
-        return compiled.made_for(self.provider, None, "onnxruntime-gpu", **more)
+        return compiled.made_for(self.provider, None, "onnxruntime-gpu", more=more)
 
     def _board(self) -> tuple[str, str]:
         """Return name and compute capability of the GPU; empty where the driver does not tell."""

@@ -53,8 +53,8 @@ def chosen(
             "may hold",
             fix="name fewer",
         )
-    found = (*_ordered(study, [one for one in trials if one not in doubtful]), *doubtful)
-    return tuple(sorted(found, key=_names_code))
+    certain = _ordered(study, [one for one in trials if one not in doubtful])
+    return tuple(sorted((*certain, *doubtful), key=_names_code))
 
 
 def _names_code(trial: Trial) -> bool:

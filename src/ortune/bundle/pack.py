@@ -116,10 +116,11 @@ def _packed(
         free(signature_of(path), force, Path(sign or ""))
     parts = content(study, trials, licence=licence, custom_ops=custom_ops)
     pictures = None if preprocess is None else Path(preprocess)
-    more = extras(study, parts.manifest.signatures, pictures, reader=reader) | ready.texts
+    more = extras(study, parts.manifest.signatures, pictures, reader=reader)
     with replacing(path, force=force, sources=parts.files.values()) as draft:
         parts = replace(parts, files={**parts.files, **ready.files})
-        _write(draft, parts, {**_texts(parts, trials), EVIDENCE: _evidence(study, trials), **more})
+        texts = {**_texts(parts, trials), EVIDENCE: _evidence(study, trials)}
+        _write(draft, parts, {**texts, **more, **ready.texts})
         with archive.opened(draft):  # what a reader would refuse is not written
             pass
     if signed is not None:

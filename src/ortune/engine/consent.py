@@ -10,7 +10,7 @@ from typing import Any
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins import stored
-from ortune.core.plugins.user_function import is_function
+from ortune.core.plugins.user_function import is_factory
 from ortune.engine.manifest import Manifest, PackedPlan
 
 _LIBRARIES = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
@@ -41,12 +41,12 @@ def demand(name: str, manifest: Manifest, allowed: bool) -> None:
 
 def operators(named: Sequence[str]) -> tuple[str, ...]:
     """Return the libraries of custom operators among the code that is named."""
-    return tuple(text for text in named if not is_function(text))
+    return tuple(text for text in named if not is_factory(text))
 
 
 def factories(named: Sequence[str]) -> tuple[str, ...]:
     """Return the functions, ``pkg.module:factory``, that make a plan's model in Python."""
-    return tuple(text for text in named if is_function(text))
+    return tuple(text for text in named if is_factory(text))
 
 
 def placed(backend: Backend, plan: PackedPlan, manifest: Manifest, folder: Path) -> Backend:

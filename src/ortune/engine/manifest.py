@@ -13,7 +13,7 @@ from ortune.core import wording
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec, stored
-from ortune.core.plugins.user_function import is_function, is_path
+from ortune.core.plugins.user_function import is_factory, is_path
 
 FORMAT = 2
 """Raised when an older reader could misread a bundle. One of format 1 has a single plan."""
@@ -297,4 +297,4 @@ def _ordered(value: float, low: float, high: float) -> bool:
 
 def _module(text: str) -> bool:
     """Say whether a text names an installed module, or a function in one: no path, no file."""
-    return is_function(text) or bool(re.fullmatch(r"[A-Za-z_][\w.-]*", text) and not is_path(text))
+    return is_factory(text) or bool(re.fullmatch(r"[A-Za-z_][\w.-]*", text) and not is_path(text))

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from ortune.core.errors import BackendMissing, BadModel, gist
@@ -130,7 +131,12 @@ def _told(node: Any) -> CompiledNode:
     return CompiledNode(source, embedded or not (main or held.get("ep_cache_context")))
 
 
-def made_for(provider: str, device: Any = None, *packages: str, **more: str) -> dict[str, str]:
+def made_for(
+    provider: str,
+    device: Any = None,
+    *packages: str,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
     """Return what a compiled model depends on besides itself, by name.
 
     Args:
@@ -154,4 +160,4 @@ def made_for(provider: str, device: Any = None, *packages: str, **more: str) -> 
         found |= {key: told[key] for key in sorted(told) if "version" in key.casefold()}
     if kind != "CPU" and (known := driver().get("driver")):
         found["driver"] = known
-    return found | more
+    return {**found, **more}

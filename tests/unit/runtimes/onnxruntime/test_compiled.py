@@ -10,7 +10,10 @@ import onnxruntime
 import pytest
 from tests.unit import studies
 
+from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.backends.tensorrt import Tensorrt
+from ortune.backends.torch import Torch
 from ortune.bundle.pack import pack
 from ortune.core.errors import BackendMissing, BadModel
 from ortune.engine.load import load
@@ -74,7 +77,7 @@ def test_compiled_nodes_are_read(model: Path, tmp_path: Path) -> None:
 
 def test_what_it_is_made_for_names_releases_and_the_device() -> None:
     cpu = next(one for one in onnxruntime.get_ep_devices() if one.device.type.name == "CPU")
-    found = made_for("P", cpu, "numpy", "no-such-package", profile="x:1")
+    found = made_for("P", cpu, "numpy", "no-such-package", more={"profile": "x:1"})
     assert found["provider"] == "P" and found["onnxruntime"] == onnxruntime.__version__
     assert found["numpy"] == np.__version__ and "no-such-package" not in found
     assert found["profile"] == "x:1" and found["device"] and len(found["instruction sets"]) == 16
@@ -100,3 +103,9 @@ def test_openvinos_compiled_model_runs_out_of_a_bundle(tmp_path: Path) -> None:
         assert engine.compiled and not engine.fallback
         found = engine(x=np.array([[-5, 0, 1, 2]], np.float32))
     np.testing.assert_array_equal(found["y"], [[0, 2, 4, 6]])
+
+
+def test_backends_that_compile_say_so() -> None:
+    assert isinstance(Tensorrt(), Compiling) and isinstance(Openvino(), Compiling)
+    assert not isinstance(Cpu(), Compiling) and not isinstance(Torch(), Compiling)
+    assert Tensorrt().compiled_for()["provider"] == "TensorrtExecutionProvider"
