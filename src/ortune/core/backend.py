@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, TypeAlias
 
-from ortune.core.capabilities import Capabilities
+from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BackendMissing
 from ortune.core.facts import Facts
+from ortune.core.hardware import verified
 from ortune.core.plugins.bounds import THREADS
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.workload import Workload
@@ -58,6 +59,24 @@ class Backend(Plugin):
         return ()
 
     @property
+    def runs_on(self) -> verified.Kind:
+        """The kind of device that computes, as far as these options say: cpu, gpu or npu."""
+        return "cpu"
+
+    @property
+    def unverified(self) -> str:
+        """Why it is offered as "unverified": never run on its device; empty where it was."""
+        return verified.reason(self.provider, self.runs_on)
+
+    def builds_with(self, capabilities: Capabilities) -> Backend:
+        """Return what a model is optimized with for it; itself where it can save what it runs.
+
+        Args:
+            capabilities: What the environment that optimizes offers.
+        """
+        return self
+
+    @property
     def lossy(self) -> bool:
         """Whether these options change numbers beyond the order of float32 sums."""
         return False
@@ -94,12 +113,27 @@ class Backend(Plugin):
         """
         return outputs
 
+    @classmethod
+    def tried(cls) -> tuple[Self, ...]:
+        """Return what `ortune doctor` tries: the plain options, and one for each other device."""
+        return (cls(),)
+
     def missing(self) -> str | None:
         """Return why it cannot run in this process and how to fix that; None when it can.
 
         Asked where sessions are opened: in a worker, or by the engine.
         """
         return None
+
+    def state(self, missing: str | None) -> State:
+        """Return which of the states that is.
+
+        Args:
+            missing: What `missing` answered there.
+        """
+        if missing is None:
+            return "works"
+        return "not installed" if "pip install" in missing else "not loadable"
 
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities

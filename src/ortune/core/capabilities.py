@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 HERE = "here"
 """The environment of this process's own interpreter."""
+
+State: TypeAlias = Literal["works", "no device", "not loadable", "not installed"]
+"""Whether a backend runs there: its runtime may be absent, not load, or find no device."""
 
 
 def placed(row: Mapping[str, Any]) -> str:
@@ -22,6 +25,7 @@ class Capabilities:
 
     Attributes:
         missing: Why the backend cannot run there and how to fix that; None when it can.
+        state: The same in one word; a runtime that loads may still offer no device.
         effective_cpus: CPUs that threads should be sized by.
         usable_cpus: CPUs that threads may be bound to, counted from 0; empty where unknown.
         instruction_sets: The CPU's flags in Linux' spelling; empty where unknown.
@@ -29,9 +33,11 @@ class Capabilities:
         devices: Provider -> devices that it offers, such as ``CPU``.
         versions: Distribution -> version of what results depend on.
         machine: CPU model, instruction sets, effective CPUs, system.
+        driver: Versions beside the packages: driver, cuda, cudnn, tensorrt; empty without a GPU.
     """
 
     missing: str | None = None
+    state: State = "works"
     effective_cpus: int = 1
     usable_cpus: tuple[int, ...] = ()
     instruction_sets: tuple[str, ...] = ()
@@ -39,3 +45,4 @@ class Capabilities:
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
+    driver: Mapping[str, str] = field(default_factory=dict)

@@ -32,6 +32,22 @@ class Session(Protocol):
         ...
 
 
+@runtime_checkable
+class DeviceTimed(Session, Protocol):
+    """A session on a device with memory of its own: computing is timed apart from copying.
+
+    `Session.run` is the whole way of a call: inputs copied there, computed, outputs copied back.
+    """
+
+    def stage(self, feeds: Tensors) -> None:
+        """Copy inputs to the device and make room for outputs, for the next calls of `compute`."""
+        ...
+
+    def compute(self) -> None:
+        """Run once on what was staged; returns when the device is done."""
+        ...
+
+
 @dataclass(frozen=True)
 class Operand:
     """One tensor that a kernel reads or writes.

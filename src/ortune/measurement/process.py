@@ -31,9 +31,11 @@ from ortune.data.stream import Stream
 from ortune.measurement.allowance import allowance
 from ortune.measurement.environment import interpreter, variables
 from ortune.measurement.job import MAIN, Failure, WorkerJob
+from ortune.runtimes.onnxruntime import messages
 from ortune.workloads.latency import Latency
 
 _LAST_LINES = 4
+_LONGEST_BUILD_S = 3600.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LATENCY = Latency()
 _MORE_MEMORY = "give a higher --memory-limit, a smaller batch or smaller samples"
@@ -165,8 +167,12 @@ class Worker:
             self._process.stdout.close()
 
     def _read(self, timeout_s: float, do: str) -> dict[str, Any]:
-        """Return the answer; what tells how far it is goes to the sink."""
-        until = time.monotonic() + timeout_s
+        """Return the answer; what tells how far it is goes to the sink.
+
+        While an engine is being built the deadline moves on with every word of it.
+        """
+        began = time.monotonic()
+        until = began + timeout_s
         while True:
             try:
                 line = self._answers.get(timeout=max(0.0, until - time.monotonic()))
@@ -179,6 +185,8 @@ class Worker:
             if "progress" not in answer:
                 return answer
             self._sink(Progress(*answer["progress"]))
+            if answer.get("building"):
+                until = max(until, min(time.monotonic() + timeout_s, began + _LONGEST_BUILD_S))
 
     def _listen(self) -> None:
         """Pass answers on from the pipe; an empty one marks its end. Selecting is not portable."""
@@ -232,7 +240,10 @@ def _show(log: IO[bytes]) -> None:
     """Pass on what a runtime logs; names in it, a stranger's, cannot steer the terminal."""
     with log:
         for line in log:
-            sys.stderr.write(visible(_COLOUR.sub("", line.decode(errors="replace"))))
+            text = _COLOUR.sub("", line.decode(errors="replace"))
+            sys.stderr.write(visible(text))
+            if why := messages.explained(text):
+                sys.stderr.write(f"  harmless: {why}\n")
 
 
 def ask_once(job: WorkerJob, *commands: tuple[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -254,8 +265,13 @@ def lone(
     label: str,
     workload: Workload = _LATENCY,
     environment: str = HERE,
+    engines: Path | None = None,
 ) -> WorkerJob:
-    """Return the job of a single model: its samples in `stream`, its files below `root`."""
+    """Return the job of a single model: its samples in `stream`, its files below `root`.
+
+    Args:
+        engines: Folder of built engines, in the place of the user's.
+    """
     out = worker_folder(root.resolve() / "workers", label)
     return WorkerJob(
         {MAIN: model.resolve()},
@@ -264,6 +280,7 @@ def lone(
         out,
         workload,
         environment=environment,
+        engines=engines,
     )
 
 

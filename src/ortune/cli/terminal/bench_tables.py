@@ -38,10 +38,15 @@ def show(found: BenchResult, *, wide: bool) -> None:
     if wide:
         _table((*names, *_LATENCY), rows, "latency, ms, over all samples of all processes")
         _table(
-            (*names, *_START), rows, "start in a fresh process, ms; the runtime's import included"
+            (*names, *_start(rows)),
+            rows,
+            "start in a fresh process, ms; the runtime's import included",
         )
         _table((*names, *_MEMORY), rows, "memory")
         _table((*names, *_COST), rows, "cost of a run")
+        gpus = [{**row, **gpu} for row in rows for gpu in row.get("gpus", ())[-1:]]
+        if gpus:
+            _table((*names, *_GPU), gpus, "the GPU directly after computing")
         for why in dict.fromkeys(row["joules"].get("why") for row in rows):
             if why:
                 output.say(f"energy is not measured: {why}")
@@ -76,7 +81,7 @@ def _names(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
     same: list[str] = []
     every: tuple[Column, ...] = (
         ("model", lambda row: Path(row["model"]).name),
-        ("backend", lambda row: row["backend"] + (" (again)" if row["again"] else "")),
+        ("backend", _backend),
         ("environment", lambda row: row.get("environment", HERE)),
         ("workload", lambda row: _kind(row["workload"])),
         ("batch>", lambda row: str(row["batch"]) if row["batch"] else "as it comes"),
@@ -106,6 +111,8 @@ def _main(rows: Sequence[Row]) -> list[Column]:
         ("CPU ms>", _ms("cpu_ns")),
         ("peak MB>", lambda row: megabytes(row.get("peak_rss"))),
     ]
+    if any(row.get("device_ns") for row in rows):
+        columns.insert(1, ("on the device ms>", _ms("device_ns")))
     if len({row["size"] for row in rows}) > 1:
         columns.append(("size>", lambda row: size(row["size"])))
     if len(rows) > 1:
@@ -113,12 +120,29 @@ def _main(rows: Sequence[Row]) -> list[Column]:
     return columns
 
 
+def _backend(row: Row) -> str:
+    again = " (again)" if row["again"] else ""
+    return f"{row['backend']}{again}{' (unverified)' if row.get('unverified') else ''}"
+
+
 def _ms(key: str) -> Callable[[Row], str]:
     return lambda row: milliseconds(row.get(key))
 
 
 def _middle(key: str) -> Callable[[Row], str]:
-    return lambda row: milliseconds(median(row[key]) if row[key] else None)
+    """Of a provider that builds engines there is no one middle."""
+    return lambda row: milliseconds(
+        median(row[key]) if row[key] and not row.get("caches") else None
+    )
+
+
+def _of_cache(key: str, cache: str) -> Callable[[Row], str]:
+    def write(row: Row) -> str:
+        pairs = zip(row[key], row.get("caches", ()), strict=False)
+        found = [ns for ns, one in pairs if one == cache]
+        return milliseconds(median(found) if found else None)
+
+    return write
 
 
 def _error(row: Row) -> str:
@@ -148,11 +172,25 @@ _LATENCY: tuple[Column, ...] = (
     ("p99.9>", _ms("p999_ns")),
     ("max>", _ms("max_ns")),
 )
-_START: tuple[Column, ...] = (
-    ("session>", _middle("load_ns")),
-    ("of which runtime>", lambda row: milliseconds(row["runtime"]["load_ns"])),
-    ("first inference>", _middle("first_ns")),
-)
+
+
+def _start(rows: Sequence[Row]) -> list[Column]:
+    """Where a provider builds engines, the process that built and those that did not, apart."""
+    runtime: Column = (
+        "of which runtime>",
+        lambda row: milliseconds(row["runtime"]["load_ns"]),
+    )
+    plain = [("session>", _middle("load_ns")), runtime, ("first inference>", _middle("first_ns"))]
+    if not any(row.get("caches") for row in rows):
+        return plain
+    apart = [
+        (f"{what}, {cache}>", _of_cache(key, cache))
+        for what, key in (("session", "load_ns"), ("first inference", "first_ns"))
+        for cache in ("cold", "warm")
+    ]
+    return [*(plain if not all(row.get("caches") for row in rows) else [runtime]), *apart]
+
+
 _MEMORY: tuple[Column, ...] = (
     ("peak RSS MB>", lambda row: megabytes(row["peak_rss"])),
     ("RSS MB>", lambda row: megabytes(row["rss"])),
@@ -162,6 +200,15 @@ _MEMORY: tuple[Column, ...] = (
     ("arena MB>", lambda row: megabytes(_arena(row, "held"))),
     ("of which used>", lambda row: megabytes(_arena(row, "peak"))),
     ("file>", lambda row: size(row["size"])),
+)
+_GPU: tuple[Column, ...] = (
+    ("GPU", lambda row: row["name"]),
+    ("memory used MB>", lambda row: megabytes(row["memory_used"])),
+    ("SM clock MHz>", lambda row: figure(row["sm_mhz"])),
+    ("of MHz>", lambda row: figure(row["sm_mhz_max"])),
+    ("power W>", lambda row: figure(row["watts"])),
+    ("of W>", lambda row: figure(row["watts_limit"])),
+    ("degrees C>", lambda row: figure(row["celsius"])),
 )
 _COST: tuple[Column, ...] = (
     ("CPU ms>", _ms("cpu_ns")),

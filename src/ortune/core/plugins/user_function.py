@@ -28,6 +28,11 @@ def is_function(text: str) -> bool:
     return _PATH.fullmatch(text) is not None
 
 
+def is_factory(text: str) -> bool:
+    """Say whether a text names a function in a module, and that not of Python's own library."""
+    return is_function(text) and re.split("[.:]", text)[0] not in sys.stdlib_module_names
+
+
 def is_path(text: str) -> bool:
     """Say whether a text names a file of code or a library, not a Python module."""
     return "/" in text or "\\" in text or ".so." in text or text.endswith(_ENDINGS)

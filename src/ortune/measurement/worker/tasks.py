@@ -14,8 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.cuda import Cuda
 from ortune.backends.openvino import Openvino
+from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.core import wording
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec, user_function
@@ -28,6 +31,7 @@ from ortune.measurement.worker.observers import extents, observe
 from ortune.measurement.worker.peaks import peaks
 from ortune.measurement.worker.runtime import (
     capabilities,
+    device,
     laps,
     prepare,
     record,
@@ -36,20 +40,22 @@ from ortune.measurement.worker.runtime import (
 )
 from ortune.measurement.worker.workbench import Workbench
 from ortune.measurement.worker.workload import burst, details, first, footprint, rest, usage
+from ortune.runtimes.onnxruntime.compiled import Compiling
 
 _ALONE = object()
 """Stands for the group of a record that was given without one."""
 
 
 def load(bench: Workbench) -> dict[str, Any]:
-    """Open the sessions: load time and placement."""
+    """Open the sessions: load time, placement, and whether engines came from the cache."""
     start = time.perf_counter_ns()
     bench.open()
     taken = time.perf_counter_ns() - start
     placement: Counter[str] = Counter()
     for opened in bench.sessions.values():
         placement.update(opened.placement())
-    return {"load_ns": taken, "placement": placement}
+    cache = ("cold", "warm")[all(bench.warm)] if bench.warm else ""
+    return {"load_ns": taken, "placement": placement, "cache": cache}
 
 
 def score(
@@ -183,17 +189,29 @@ def describe(bench: Workbench) -> dict[str, Any]:
 def optimize(bench: Workbench, out: str) -> dict[str, Any]:
     """Let the runtime rewrite the model file as the backend says, and write it to `out`.
 
-    onnxruntime rewrites the graph at the backend's level; OpenVINO writes its own format.
+    onnxruntime rewrites the graph at the backend's level; OpenVINO and TensorRT write their own
+    formats. A backend whose compiled nodes cannot be saved names another that rewrites for it.
     """
-    backend = bench.job.backend
-    if not isinstance(backend, Cpu | Openvino):
+    own = bench.job.backend
+    backend = own.builds_with(Capabilities(state=own.state(own.missing())))
+    if not isinstance(backend, Cpu | Cuda | Openvino | TensorrtEngine):
         raise BadData(f"{backend.name()} does not write optimized files", fix="use --on cpu")
     backend.save(bench.job.models[MAIN], Path(out))
     return {}
 
 
+def precompile(bench: Workbench, out: str) -> dict[str, Any]:
+    """Let the backend's provider compile the model and write it to `out`; say for what it is."""
+    backend = bench.job.backend
+    if not isinstance(backend, Compiling):
+        raise BadData(f"{backend.name()} compiles no model ahead of time", fix="leave it out")
+    backend.compile(bench.job.models[MAIN], Path(out))
+    return {"made_for": dict(backend.compiled_for())}
+
+
 _TASKS = (
-    *(load, score, evaluate, describe, optimize, first, burst, details, usage, footprint, rest),
+    *(load, score, evaluate, describe, optimize, precompile),
+    *(first, burst, device, details, usage, footprint, rest),
     *(observe, extents, record, laps, recorded, peaks, arena, nodes, capabilities, prepare, takes),
 )
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {task.__name__: task for task in _TASKS}

@@ -1,0 +1,248 @@
+"""NVIDIA GPUs as their driver tells: names, memory, clocks, power, and its libraries.
+
+By NVML where ``nvidia-ml-py`` is installed, else by ``nvidia-smi``, else nothing is known.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_LIMIT_S = 20
+"""A driver that hangs is no driver."""
+_FIELDS = (
+    "index,name,uuid,compute_cap,memory.total,memory.used,clocks.sm,clocks.max.sm,clocks.mem,"
+    "power.draw,power.limit,temperature.gpu,driver_version"
+)
+"""Of ``nvidia-smi --help-query-gpu``: memory in MiB, clocks in MHz, power in W."""
+_MIB = 1024**2
+_CUDA = re.compile(r"CUDA(?: UMD)? Version *: *(\d+\.\d+)")
+_DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
+    "cuda": ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"),
+    "cudnn": ("nvidia-cudnn-cu13", "nvidia-cudnn-cu12"),
+    "tensorrt": ("tensorrt-cu13-libs", "tensorrt-cu12-libs", "tensorrt-cu13", "tensorrt"),
+}
+_LIBRARIES: Mapping[str, str] = {
+    "cuda": "libcudart.so",
+    "cudnn": "libcudnn.so",
+    "tensorrt": "libnvinfer.so",
+}
+_PLACES = (
+    *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
+    *("/usr/local/cuda/lib64", "/usr/local/lib"),
+)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU at one moment; None is what its driver does not tell.
+
+    Attributes:
+        index: The driver's own; CUDA counts alike with ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` alone.
+        uuid: What ``CUDA_VISIBLE_DEVICES`` takes too.
+        compute_capability: Such as ``9.0``; engines of TensorRT are bound to it.
+        memory: Bytes in all.
+        memory_used: Bytes, of all processes together.
+        sm_mhz: Clock of its multiprocessors now.
+        sm_mhz_max: The highest that they may have.
+        memory_mhz: Clock of its memory now.
+        watts: Drawn now.
+        watts_limit: The most that it may draw.
+        celsius: Temperature now.
+    """
+
+    index: int
+    name: str
+    uuid: str
+    compute_capability: str
+    memory: int | None = None
+    memory_used: int | None = None
+    sm_mhz: int | None = None
+    sm_mhz_max: int | None = None
+    memory_mhz: int | None = None
+    watts: float | None = None
+    watts_limit: float | None = None
+    celsius: int | None = None
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs that the driver sees, by its index; empty without one."""
+    return _found()[0]
+
+
+def driver() -> Mapping[str, str]:
+    """Return versions by name, of what is found alone.
+
+    ``driver``; ``driver cuda``, the newest CUDA that it runs; ``cuda``, ``cudnn``, ``tensorrt``
+    where Python packages of this environment or the system's usual folders have them.
+    """
+    return {**_found()[1], **libraries()}
+
+
+def libraries(places: Sequence[str] = _PLACES) -> Mapping[str, str]:
+    """Return the versions of CUDA's runtime, cuDNN and TensorRT that are installed here.
+
+    A package of this environment comes before what the system has; no library is loaded.
+    """
+    found = {}
+    for name, distributions in _DISTRIBUTIONS.items():
+        told = _installed(distributions) or _beside(_LIBRARIES[name], places)
+        if told:
+            found[name] = told
+    return found
+
+
+def _installed(distributions: Sequence[str]) -> str:
+    for name in distributions:
+        with suppress(PackageNotFoundError):
+            return version(name)
+    return ""
+
+
+def _beside(library: str, places: Sequence[str]) -> str:
+    """Return the longest version that the files of a library have in their names."""
+    paths = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    for place in (*filter(None, paths), *places):
+        ends = (path.name.removeprefix(f"{library}.") for path in Path(place).glob(f"{library}.*"))
+        versions = [end for end in ends if re.fullmatch(r"\d+(\.\d+)*", end)]
+        if versions:
+            return max(versions, key=lambda text: (text.count("."), _numbers(text)))
+    return ""
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
+
+
+def _found() -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
+    try:
+        return _by_nvml(import_module("pynvml"))
+    except (ImportError, OSError):
+        return _by_tool()
+
+
+def _by_nvml(nvml: Any) -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
+    """Ask NVML (NVIDIA Management Library, API reference), memory in bytes, power in mW.
+
+    Raises:
+        OSError: There is no driver.
+    """
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise OSError(str(error)) from None
+    try:
+        cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
+        told = {
+            "driver": _text(nvml.nvmlSystemGetDriverVersion()),
+            "driver cuda": f"{cuda // 1000}.{cuda % 1000 // 10}",
+        }
+        return tuple(_board(nvml, index) for index in range(nvml.nvmlDeviceGetCount())), told
+    except nvml.NVMLError as error:
+        raise OSError(str(error)) from None
+    finally:
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def _board(nvml: Any, index: int) -> Gpu:
+    one = nvml.nvmlDeviceGetHandleByIndex(index)
+
+    def told(name: str, *more: object) -> Any:
+        """Return what a board tells; None where it knows no such reading."""
+        try:
+            return getattr(nvml, name)(one, *more)
+        except nvml.NVMLError:
+            return None
+
+    memory = told("nvmlDeviceGetMemoryInfo")
+    major, minor = told("nvmlDeviceGetCudaComputeCapability") or (0, 0)
+    power, most = told("nvmlDeviceGetPowerUsage"), told("nvmlDeviceGetEnforcedPowerLimit")
+    return Gpu(
+        index,
+        _text(nvml.nvmlDeviceGetName(one)),
+        _text(nvml.nvmlDeviceGetUUID(one)),
+        f"{major}.{minor}",
+        memory=memory and memory.total,
+        memory_used=memory and memory.used,
+        sm_mhz=told("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+        sm_mhz_max=told("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+        memory_mhz=told("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM),
+        watts=None if power is None else power / 1000,
+        watts_limit=None if most is None else most / 1000,
+        celsius=told("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+    )
+
+
+def _text(value: str | bytes) -> str:
+    """Older releases of pynvml answer with bytes."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _by_tool() -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
+    rows = [
+        [cell.strip() for cell in line.split(",")]
+        for line in _said("--query-gpu=" + _FIELDS, "--format=csv,noheader,nounits").splitlines()
+    ]
+    rows = [row for row in rows if len(row) == _FIELDS.count(",") + 1 and row[0].isdigit()]
+    if not rows:
+        return (), {}
+    told = {"driver": rows[0][-1]}
+    if found := _CUDA.search(_said()):
+        told["driver cuda"] = found[1]
+    return tuple(map(_row, rows)), told
+
+
+def _row(cells: Sequence[str]) -> Gpu:
+    total, used = _read(float, cells[4]), _read(float, cells[5])
+    return Gpu(
+        int(cells[0]),
+        cells[1],
+        cells[2],
+        cells[3],
+        memory=None if total is None else int(total * _MIB),
+        memory_used=None if used is None else int(used * _MIB),
+        sm_mhz=_read(int, cells[6]),
+        sm_mhz_max=_read(int, cells[7]),
+        memory_mhz=_read(int, cells[8]),
+        watts=_read(float, cells[9]),
+        watts_limit=_read(float, cells[10]),
+        celsius=_read(int, cells[11]),
+    )
+
+
+def _read(kind: Callable[[str], T], text: str) -> T | None:
+    """Read a number; a board that has none writes ``[N/A]``."""
+    with suppress(ValueError):
+        return kind(text)
+    return None
+
+
+def _said(*options: str) -> str:
+    """Return what ``nvidia-smi`` prints; empty without it, or where it finds no driver."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [tool, *options],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
