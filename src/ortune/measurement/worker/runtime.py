@@ -9,6 +9,7 @@ from typing import Any
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing
 from ortune.core.hardware.cpus import effective_cpus, instruction_sets, usable_cpus
+from ortune.core.hardware.gpu import driver
 from ortune.core.plugins import codec
 from ortune.core.session import Recording
 from ortune.measurement.job import MAIN
@@ -34,6 +35,7 @@ def capabilities(bench: Workbench) -> dict[str, Any]:
         devices=devices(),
         versions=versions(),
         machine=machine(),
+        driver=driver() if bench.job.backend.runs_on == "gpu" else {},
     )
     answer: dict[str, Any] = codec.encode(found)
     return answer
