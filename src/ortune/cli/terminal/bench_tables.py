@@ -120,7 +120,7 @@ def _main(rows: Sequence[Row]) -> list[Column]:
 
 def _backend(row: Row) -> str:
     again = " (again)" if row["again"] else ""
-    return row["backend"] + again + (" (unverified)" if row.get("unverified") else "")
+    return f"{row['backend']}{again}{' (unverified)' if row.get('unverified') else ''}"
 
 
 def _ms(key: str) -> Callable[[Row], str]:
