@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,11 @@ LEVELS = {
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
-_LOG_VERBOSE, _LOG_FATAL = 1, 4
+_LOG_VERBOSE, _LOG_WARNING, _LOG_FATAL = 1, 2, 4
 """What is logged as an error is raised too."""
 
+_CPU = "CPUExecutionProvider"
+_DOCTOR = "ask `ortune doctor` what is missing, or use --on cpu"
 _UNKNOWN_OP = "give the library of its custom operators with --custom-ops"
 
 
@@ -56,6 +57,14 @@ class OrtSession(InProcess):
             taken[provider] = (*taken.get(provider, ()), *names)
         return taken
 
+    def assigned_ops(self) -> dict[str, list[tuple[str, str]]]:
+        """Return provider -> name and operator of each node that it took, as `assigned`."""
+        taken: dict[str, list[tuple[str, str]]] = {}
+        for part in self._subgraphs():
+            nodes = [(node.name or node.op_type, node.op_type) for node in part.get_nodes()]
+            taken.setdefault(part.ep_name, []).extend(nodes)
+        return taken
+
     @property
     def records(self) -> bool:
         """Whether this version of the runtime keeps a record of its placement."""
@@ -63,14 +72,16 @@ class OrtSession(InProcess):
 
     def parts(self) -> list[tuple[str, tuple[str, ...]]]:
         """Return provider and nodes of every part of the divided graph, as `assigned`."""
-        try:
-            subgraphs = self.inner.get_provider_graph_assignment_info()
-        except (AttributeError, RuntimeError):
-            return []
         return [
             (part.ep_name, tuple(node.name or node.op_type for node in part.get_nodes()))
-            for part in subgraphs
+            for part in self._subgraphs()
         ]
+
+    def _subgraphs(self) -> list[Any]:
+        try:
+            return list(self.inner.get_provider_graph_assignment_info())
+        except (AttributeError, RuntimeError):
+            return []
 
 
 def missing(package: str = "onnxruntime") -> str | None:
@@ -89,6 +100,13 @@ def providers() -> tuple[str, ...]:
 
         return tuple(ort.get_available_providers())
     return ()
+
+
+def version_here() -> str:
+    """Return the installed runtime's version, whichever of its packages it is."""
+    import onnxruntime as ort
+
+    return str(ort.__version__)
 
 
 def devices() -> dict[str, tuple[str, ...]]:
@@ -133,6 +151,11 @@ def options(
     return made
 
 
+def log_warnings(made: Any) -> None:
+    """Let a session log warnings, for whoever reads what it logs while it opens."""
+    made.log_severity_level = _LOG_WARNING
+
+
 def keep_beside(made: Any, least: int) -> None:
     """Save weights of `least` bytes and more in a file beside the rewritten graph's."""
     made.add_session_config_entry(
@@ -163,12 +186,29 @@ def share_small_arena() -> None:
     ort.create_and_register_allocator(memory, as_requested)
 
 
+def _providers(provider: str, chain: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, Any]:
+    """Return what InferenceSession is told of providers; nothing where the options have devices.
+
+    Raises:
+        BackendMissing: The package has no such provider.
+    """
+    if not chain:
+        return {} if provider else {"providers": [_CPU]}
+    if provider not in providers():
+        raise BackendMissing(f"the installed onnxruntime has no {provider}", fix=_DOCTOR)
+    wanted = {**dict(chain), _CPU: {}}
+    named = [(name, dict(options)) for name, options in wanted.items()]
+    # The runtime's own fall-back prints to stdout and goes on without the provider.
+    return {"providers": named, "enable_fallback": 0}
+
+
 @contextmanager
 def session(
     path: Path,
     made: Any,
     *,
     provider: str = "",
+    chain: Sequence[tuple[str, Mapping[str, str]]] = (),
     disabled: Sequence[str] = (),
     content: bytes | None = None,
 ) -> Iterator[OrtSession]:
@@ -180,6 +220,8 @@ def session(
     Args:
         made: SessionOptions; a plug-in provider is already added to them.
         provider: Execution provider that must hold at least one node; empty for the CPU's own.
+        chain: Providers of the package in order of preference, each with its options, `provider`
+            first and the CPU's left out; empty where `made` has the devices of a plug-in.
         content: What to load in the place of the file; external data lies beside the file.
 
     Raises:
@@ -188,7 +230,7 @@ def session(
     """
     import onnxruntime as ort
 
-    keywords: dict[str, Any] = {} if provider else {"providers": ["CPUExecutionProvider"]}
+    keywords = _providers(provider, chain)
     if disabled:
         keywords["disabled_optimizers"] = list(disabled)
     if content is not None:
@@ -200,11 +242,16 @@ def session(
         inner = ort.InferenceSession(content or str(path), made, **keywords)
     except Exception as error:
         raise BadModel(
-            f"onnxruntime {version('onnxruntime')} does not load {path.name}: {gist(error)}",
+            f"onnxruntime {ort.__version__} does not load {path.name}: {gist(error)}",
             fix=_UNKNOWN_OP
             if "is not a registered function/op" in str(error)
             else "run `ortune inspect` on it; -v shows the runtime's log",
         ) from error
+    if chain and (first := inner.get_providers()[0]) != provider:
+        raise BackendMissing(
+            f"{provider} does not start here, and the session would run on {first}",
+            fix=_DOCTOR,
+        )
     opened = OrtSession(inner)
     placed = opened.placement()
     if provider and placed and not placed.get(provider):
@@ -214,18 +261,3 @@ def session(
             fix="leave this backend out with --on cpu",
         )
     yield opened
-
-
-_registered: dict[str, bool] = {}
-"""A plug-in library stays for the life of the process; a second registration is refused."""
-
-
-def plugin_devices(name: str, library: Callable[[], str], ep_name: str, device: str) -> list[Any]:
-    """Register a plug-in provider once and return its devices of one kind (CPU, GPU, NPU)."""
-    import onnxruntime as ort
-
-    if name not in _registered:
-        ort.register_execution_provider_library(name, library())
-        _registered[name] = True
-    kind = getattr(ort.OrtHardwareDeviceType, device)
-    return [d for d in ort.get_ep_devices() if d.ep_name == ep_name and d.device.type == kind]
