@@ -1,4 +1,4 @@
-"""Real environments: OpenVINO where the main one has none, and the wheel for CUDA without a GPU."""
+"""Real environments: OpenVINO where the main one has none, and CUDA without a GPU."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from tests.packages.test_without_openvino import python as python
 from tests.packages.tools import ROOT
 from tests.unit import studies

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortune.cli.main import DONE
 from ortune.cli.terminal import doctor_tables
@@ -17,6 +17,9 @@ from ortune.cli.terminal.output import answer, remark, say, table
 from ortune.core.capabilities import State, mixed
 from ortune.core.errors import OrtuneError
 from ortune.core.request import WorkerRequest, request
+
+if TYPE_CHECKING:
+    from ortune.core.backend import Backend
 
 MEANING = {
     "avx2": "float32 and int8",
@@ -120,32 +123,31 @@ def probe(verbose: bool) -> tuple[Probed, ...]:
     from ortune.core.backend import Backend
     from ortune.core.plugins import catalog
 
-    names = catalog.names(Backend)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(names)) as pool:
+    kinds = [catalog.load(Backend, name) for name in catalog.names(Backend)]
+    tried = [one for kind in kinds for one in kind.tried()]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(kinds)) as pool:
         probing = [
-            pool.submit(copy_context().run, _probe, name, Path(folder), verbose) for name in names
+            pool.submit(copy_context().run, _probe, one, Path(folder) / str(at), verbose)
+            for at, one in enumerate(tried)
         ]
         return tuple(one.result() for one in probing)
 
 
-def _probe(name: str, folder: Path, verbose: bool) -> Probed:
+def _probe(backend: Backend, folder: Path, verbose: bool) -> Probed:
     from importlib.resources import as_file, files
 
     from ortune.core import wording
-    from ortune.core.backend import Backend
-    from ortune.core.plugins import catalog
     from ortune.measurement.capabilities import capabilities
     from ortune.measurement.job import MAIN, WorkerJob
     from ortune.measurement.process import Worker, WorkerFailed
 
-    backend = catalog.load(Backend, name)()
+    name = str(backend)
     offered = capabilities(backend)
     if offered.missing:
         return Probed(name, offered.state, offered.missing, backend.unverified)
     with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
-        out = folder / name
-        out.mkdir()
-        job = WorkerJob({MAIN: model.absolute()}, backend, {}, out, verbose=verbose)
+        folder.mkdir()
+        job = WorkerJob({MAIN: model.absolute()}, backend, {}, folder, verbose=verbose)
         try:
             with Worker(job, timeout_s=60) as worker:
                 placed: Mapping[str, int] = worker.ask("load")["placement"]

@@ -123,14 +123,14 @@ FAMILIES: Mapping[str, Family] = {
                 *("cuda-bindings==13.0.3", "cuda-pathfinder==1.9.0", *_CUDA_13),
             )
         },
-        ("cpu",),
+        ("cpu", "tensorrt-engine"),
         distribution="tensorrt-cu13-libs",
         index=NVIDIA_INDEX,
     ),
     "rtx": Family(
         "rtx",
         {"0.5.0": ("onnxruntime==1.31.1", *_CUDA_13)},
-        ("cpu", "plugin(package=onnxruntime_ep_nv_tensorrt_rtx, device=gpu)"),
+        ("cpu", "plugin(package=onnxruntime-ep-nv-tensorrt-rtx-cu13, device=gpu)"),
         distribution="onnxruntime-ep-nv-tensorrt-rtx-cu13",
     ),
 }
