@@ -65,6 +65,7 @@ check: dev wheel
 	$(PY) -m benchmarks.ceilings --threads 1 2 --rounds 8
 	$(PY) -m benchmarks.profile > benchmarks/results/profile.json
 	$(PY) -m benchmarks.engine_overhead
+	$(PY) -m benchmarks.openvino_overhead > benchmarks/results/openvino_overhead.json
 	$(PY) -m benchmarks.buckets
 	$(PY) -m benchmarks.calibration
 	$(PY) -m benchmarks.precision

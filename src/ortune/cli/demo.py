@@ -107,11 +107,12 @@ def command(asked: _Asked) -> int:
 def _where(sample: Sample, on: str) -> str:
     """Return the backends to search on, all with the sample's threads where none are given."""
     from ortune.core.plugins.spelling import with_field
-    from ortune.search.optimize import read_targets
+    from ortune.search.targets import read_targets
 
     if on.strip() != "auto" or not sample.threads:
         return on
-    names = ",".join(target.backend.name() for target in read_targets(on))
+    targets = read_targets(on)
+    names = ",".join(f"{one.backend.name()} in {one.environment}" for one in targets)
     return with_field(names, "threads", sample.threads)
 
 

@@ -7,29 +7,19 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortune.cli.main import DONE
+from ortune.cli.terminal import doctor_tables
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.figures import size
 from ortune.cli.terminal.output import answer, remark, say, table
+from ortune.core.capabilities import State, mixed
 from ortune.core.errors import OrtuneError
 from ortune.core.request import WorkerRequest, request
 
-RUNTIMES = (
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "onnxruntime-directml",
-    "onnxruntime-openvino",
-    "onnxruntime-training",
-    "onnxruntime-qnn",
-    "onnxruntime-rocm",
-    "onnxruntime-migraphx",
-    "onnxruntime-cann",
-    "onnxruntime-silicon",
-    "onnxruntime-webgpu",
-)
-"""Distributions that install the same module; two of them overwrite each other's files."""
+if TYPE_CHECKING:
+    from ortune.core.backend import Backend
 
 MEANING = {
     "avx2": "float32 and int8",
@@ -46,8 +36,6 @@ MEANING = {
     "bf16": "bf16 arithmetic",
 }
 
-WORKS, UNUSABLE, ABSENT = "works", "installed, not usable", "not installed"
-
 
 @dataclass(frozen=True)
 class Probed:
@@ -55,13 +43,15 @@ class Probed:
 
     Attributes:
         name: As ``--on`` or ``--model`` spells it.
-        state: works, installed but not usable, or not installed.
+        state: Whether it runs, and what is wrong where it does not.
         detail: What was proved, or what to do.
+        unverified: Why what is offered was never seen to run on its device; empty where it was.
     """
 
     name: str
-    state: str
+    state: State
     detail: str
+    unverified: str = ""
 
 
 @request
@@ -69,7 +59,7 @@ class _Asked(WorkerRequest):
     """Say whether this machine is fit to measure, what runs here, and what to install.
 
     A small model is timed against itself for a few seconds, and tried on every backend in a
-    process of its own.
+    process of its own, and every environment is asked what it offers.
 
     Example:
         ortune doctor
@@ -85,6 +75,9 @@ def command(asked: _Asked) -> int:
         OrtuneError: No backend works.
     """
     from ortune.analysis.benchmark.fitness import here
+    from ortune.core.capabilities import runtimes
+    from ortune.core.hardware import gpu
+    from ortune.measurement.environments import drivers, offered
     from ortune.measurement.machine import noise
     from ortune.measurement.machine.machine import machine, versions
 
@@ -92,6 +85,8 @@ def command(asked: _Asked) -> int:
     fitness = here()
     backends = probe(verbose())
     samples = _samples()
+    environments, boards, driver = offered.offered(), gpu.gpus(), gpu.driver()
+    installed = [one.environment for one in environments]
     result = {
         "fitness": fitness,
         "versions": versions(),
@@ -102,11 +97,19 @@ def command(asked: _Asked) -> int:
         "warm_start": warm_start(),
         "noise": noise.now(),
         "backends": backends,
+        "environments": environments,
+        "gpus": boards,
+        "driver": driver,
         "samples": samples,
-        "problems": problems(_installed(RUNTIMES)),
+        "problems": [
+            *problems(runtimes()),
+            *doctor_tables.problems(
+                environments, drivers.problems(boards, driver, installed, runtimes())
+            ),
+        ],
     }
     answer(result, lambda: _show(result, backends, samples))
-    if not any(found.state == WORKS for found in backends):
+    if not any(found.state == "works" for found in backends):
         raise OrtuneError("no backend works here", fix="pip install --force-reinstall onnxruntime")
     return DONE
 
@@ -120,39 +123,39 @@ def probe(verbose: bool) -> tuple[Probed, ...]:
     from ortune.core.backend import Backend
     from ortune.core.plugins import catalog
 
-    names = catalog.names(Backend)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(names)) as pool:
+    kinds = [catalog.load(Backend, name) for name in catalog.names(Backend)]
+    tried = [one for kind in kinds for one in kind.tried()]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(kinds)) as pool:
         probing = [
-            pool.submit(copy_context().run, _probe, name, Path(folder), verbose) for name in names
+            pool.submit(copy_context().run, _probe, one, Path(folder) / str(at), verbose)
+            for at, one in enumerate(tried)
         ]
         return tuple(one.result() for one in probing)
 
 
-def _probe(name: str, folder: Path, verbose: bool) -> Probed:
+def _probe(backend: Backend, folder: Path, verbose: bool) -> Probed:
     from importlib.resources import as_file, files
 
     from ortune.core import wording
-    from ortune.core.backend import Backend
-    from ortune.core.plugins import catalog
     from ortune.measurement.capabilities import capabilities
     from ortune.measurement.job import MAIN, WorkerJob
     from ortune.measurement.process import Worker, WorkerFailed
 
-    backend = catalog.load(Backend, name)()
-    if reason := capabilities(backend).missing:
-        return Probed(name, ABSENT if "pip install" in reason else UNUSABLE, reason)
+    name = str(backend)
+    offered = capabilities(backend)
+    if offered.missing:
+        return Probed(name, offered.state, offered.missing, backend.unverified)
     with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
-        out = folder / name
-        out.mkdir()
-        job = WorkerJob({MAIN: model.absolute()}, backend, {}, out, verbose=verbose)
+        folder.mkdir()
+        job = WorkerJob({MAIN: model.absolute()}, backend, {}, folder, verbose=verbose)
         try:
             with Worker(job, timeout_s=60) as worker:
                 placed: Mapping[str, int] = worker.ask("load")["placement"]
         except (WorkerFailed, OrtuneError) as error:
-            return Probed(name, UNUSABLE, str(error).splitlines()[0])
-    return Probed(
-        name, WORKS, ", ".join(f"{wording.count(n, 'node')} on {ep}" for ep, n in placed.items())
-    )
+            said = str(error).splitlines()[0]
+            return Probed(name, "not loadable", said, backend.unverified)
+    proved = ", ".join(f"{wording.count(n, 'node')} on {ep}" for ep, n in placed.items())
+    return Probed(name, "works", proved, backend.unverified)
 
 
 def cpus() -> dict[str, Any]:
@@ -194,25 +197,8 @@ def problems(runtimes: Mapping[str, str]) -> list[dict[str, str]]:
     Args:
         runtimes: Installed distributions of onnxruntime -> version.
     """
-    if len(runtimes) < 2:
-        return []
-    return [
-        {
-            "what": f"{', '.join(runtimes)} are installed together: each overwrites the other",
-            "fix": f"pip uninstall -y {' '.join(runtimes)} && pip install onnxruntime",
-        }
-    ]
-
-
-def _installed(names: tuple[str, ...]) -> dict[str, str]:
-    from contextlib import suppress
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in names:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+    found = mixed(runtimes)
+    return [{"what": found[0], "fix": found[1]}] if found else []
 
 
 def _samples() -> tuple[Probed, ...]:
@@ -223,7 +209,11 @@ def _samples() -> tuple[Probed, ...]:
     for name in catalog.names(Sample):
         reason = catalog.load(Sample, name)().missing()
         found.append(
-            Probed(name, ABSENT if reason else WORKS, reason or f"ortune demo --model {name}")
+            Probed(
+                name,
+                "not installed" if reason else "works",
+                reason or f"ortune demo --model {name}",
+            )
         )
     return tuple(found)
 
@@ -246,7 +236,7 @@ def _show(
     sets = [name for name in machine["instruction sets"].split() if name in MEANING]
     limit = f", limited to {size(ram['limit'])}" if ram["limit"] else ""
     say(str(result["fitness"]))
-    rows = [
+    facts = [
         ("system", machine["system"]),
         ("CPU", machine["cpu"]),
         ("CPUs", cpu_text(counts)),
@@ -255,13 +245,17 @@ def _show(
             "memory",
             f"{size(ram['total'])}, {size(ram['available'])} available{limit}",
         ),
+        ("GPU", doctor_tables.gpu_text(result["gpus"], result["driver"])),
         ("disk free", f"{size(result['disk_free']['here'])} here"),
         ("what paid before", paid_text(result["warm_start"])),
         *((name, version) for name, version in result["versions"].items()),
     ]
-    table(("this machine", ""), rows)
-    marks = [(f.name, f.state, f.detail) for f in backends]
+    table(("this machine", ""), facts)
+    marks = [(f.name, doctor_tables.state(f.state, f.unverified), f.detail) for f in backends]
     table(("backend", "state", "detail"), marks)
+    if result["environments"]:
+        rows = doctor_tables.rows(result["environments"])
+        table(("environment", "backend", "state", "detail"), rows)
     table(("demo model", "state", "detail"), [(f.name, f.state, f.detail) for f in samples])
     for problem in result["problems"]:
         say(f"! {problem['what']}\n  fix: {problem['fix']}")

@@ -15,7 +15,11 @@ from ortune.core.request import WorkerRequest, request
 if TYPE_CHECKING:
     from ortune.measurement.environments.check import CheckedEnvironment
 
-_SHOWN = ("onnxruntime", "openvino", "onnxruntime-ep-openvino", "numpy", "python")
+_SHOWN = (
+    *("onnxruntime", "onnxruntime-gpu", "openvino", "onnxruntime-ep-openvino"),
+    *("onnxruntime-ep-nv-tensorrt-rtx-cu13", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"),
+    *("nvidia-cudnn-cu13", "nvidia-cudnn-cu12", "tensorrt-cu13-libs", "numpy", "python"),
+)
 
 
 @request
@@ -23,10 +27,11 @@ class _Asked(WorkerRequest):
     """Keep other releases of the runtimes, each in a Python environment of its own.
 
     They lie below the cache folder and are made of a fixed table of versions by pip. `add` takes
-    PACKAGE==VERSION of that table, `check` (which runs a small model) and `remove` take a name,
-    `list` nothing.
+    PACKAGE==VERSION of that table or a word of it (cuda, tensorrt, openvino, rtx), `check` (which
+    runs a small model) and `remove` take a name, `list` nothing.
 
     Example:
+        ortune env add cuda
         ortune env add onnxruntime==1.24.4
         ortune env check ort-1.24.4
         ortune bench model.onnx --environment here,ort-1.24.4
@@ -76,7 +81,7 @@ def _demand(asked: _Asked) -> None:
     if asked.action == "list" and asked.what:
         raise BadSettings(f"list takes no '{asked.what}'", fix="write `ortune env list`")
     if asked.action != "list" and not asked.what:
-        wanted = "onnxruntime==1.24.4" if asked.action == "add" else "NAME"
+        wanted = "cuda" if asked.action == "add" else "NAME"
         raise BadSettings(
             f"{asked.action} takes {'a release' if asked.action == 'add' else 'a name'}",
             fix=f"write `ortune env {asked.action} {wanted}`; `ortune env list` shows them",
@@ -96,7 +101,7 @@ def _list() -> int:
             rows = [(one.name, one.release or "cannot be read", one.folder) for one in found]
             table(("environment", "release", "folder"), rows)
         else:
-            say("no environment yet; `ortune env add onnxruntime==1.24.4` makes one")
+            say("no environment yet; `ortune env add cuda` makes one")
         say(f"there are releases: {', '.join(offered)}")
 
     answer({"environments": found, "releases": offered}, show)
@@ -109,4 +114,8 @@ def _show(found: CheckedEnvironment) -> None:
     held = [f"{name} {found.versions[name]}" for name in _SHOWN if name in found.versions]
     if held:
         say(f"versions:    {', '.join(held)}")
+    for backend, state in (found.states or {}).items():
+        say(f"{backend}: {state}")
+    if found.driver:
+        say(f"driver:      {', '.join(f'{name} {v}' for name, v in found.driver.items())}")
     say(f"problem:     {found.problem}\n  fix: {found.fix}" if found.problem else "works")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeVar, dataclass_transform
 
 from ortune.core.atomic_write import left_clean
+from ortune.core.capabilities import tell_mixed
 from ortune.core.errors import BadSettings, foreseen
 from ortune.core.event import Sink, silent
 from ortune.core.fields import ByteSize, Field, InputRanges, InputShapes, Option, Source
@@ -197,8 +198,7 @@ def _extras(hint: Any) -> Iterator[object]:
 def _plain(hint: Any) -> Any:
     if typing.get_origin(hint) is Annotated:
         return _plain(hint.__origin__)
-    args = typing.get_args(hint)
-    return reduce(or_, map(_plain, args)) if _is_union(hint) else hint
+    return reduce(or_, map(_plain, typing.get_args(hint))) if _is_union(hint) else hint
 
 
 def _choices(hint: Any) -> Iterator[object]:
@@ -266,6 +266,7 @@ def verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Callabl
 
 def carried_out(asked: Q, run: Callable[[Q], T]) -> T:
     """Run a request within its memory limit; when it fails, nothing that it made stays behind."""
+    tell_mixed(asked.sink)
     limit = asked.memory_limit if isinstance(asked, WorkerRequest) else None
     with memory.limited(limit), left_clean(asked.makes, asked.keeps):
         return run(asked)

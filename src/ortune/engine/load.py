@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
+from ortune.core.capabilities import tell_mixed
 from ortune.core.errors import BadSettings
 from ortune.core.plugins import spelling
 from ortune.engine import archive, consent
@@ -69,11 +70,11 @@ def load(
         BadSettings: `on` is wrong; the bundle brings custom operators that are not allowed, or a
             library or the key cannot be used; there are more instances than CPUs, or a device is
             named that sessions cannot be opened on.
-        BackendMissing: The backend of a plain model, or of the plan that `on` names, cannot run
-            here.
+        BackendMissing: The backend of a plain model, or of the plan named, cannot run here.
     """
     asked = partial(serving, instances, device, max_batch, max_delay_us, preferred, max_queue)
     path, how = Path(path), asked()
+    tell_mixed()
     if not archive.is_bundle(path):
         _demand_unsigned(path, require_signature)
         return _plain(path, on, custom_ops, how)

@@ -17,6 +17,7 @@ from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec
 from ortune.core.study import Job
+from ortune.experiment.keys import place
 from ortune.measurement.accuracy import ERROR
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.timing.deadlines import Deadlines
@@ -121,7 +122,7 @@ class Context:
             self.job.workload,
             self.path,
             self.verbose,
-            self.job.environment,
+            place(self.job, backend),
         )
 
 

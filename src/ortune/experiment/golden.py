@@ -14,6 +14,7 @@ from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.data import stream
+from ortune.experiment.keys import place
 from ortune.measurement.outputs import outputs
 from ortune.measurement.process import WorkerFailed, lone
 from ortune.model.io import file
@@ -85,7 +86,8 @@ def ensure(study: Study, trial: Trial, *, custom_ops: bool = True) -> None:
                 fix="if you trust this run: pack(..., custom_ops=True), or --allow-custom-ops",
             )
         model = built_model(root, trial, Path(source))
-        job = lone(model, backend, inputs, root, "golden")
+        where = place(study.job, backend)
+        job = lone(model, backend, inputs, root, "golden", environment=where)
         try:
             outputs(job, range(len(stream.Stream(inputs))), path)
         except WorkerFailed as error:

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ortune.backends.bucketed import Bucketed
 from ortune.core.acceptance import FASTEST
+from ortune.core.backend import Backend
 from ortune.core.plugins import catalog, codec
+from ortune.core.plugins.spelling import places
 from ortune.core.study import Job
 from ortune.model.io import file
 
@@ -24,6 +27,12 @@ def job_key(job: Job) -> str:
     """
     source = catalog.source_digest(job.workload)
     return codec.digest([replace(job, model="", budget_rule="", wanted=FASTEST), source])
+
+
+def place(job: Job, backend: Backend) -> str:
+    """Return the environment that a backend's workers run in; behind buckets, the inner one's."""
+    inner = backend.inner if isinstance(backend, Bucketed) else backend
+    return places(job.on).get(inner.name(), job.environment) if job.on else job.environment
 
 
 def different(one: Job, two: Job) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ortune.core.capabilities import HERE
+from ortune.core.capabilities import HERE, mixed, runtimes
 from ortune.core.errors import BadSettings, OrtuneError, shortened
 from ortune.core.outputs import caches
 
@@ -48,7 +48,8 @@ def interpreter(environment: str) -> tuple[str, ...]:
     """Return the command that starts Python in an environment.
 
     Raises:
-        BadSettings: This machine has none of that name, or its Python is gone.
+        BadSettings: This machine has none of that name, its Python is gone, or two distributions
+            of onnxruntime are in it.
     """
     if environment == HERE:
         return (sys.executable,)
@@ -64,6 +65,12 @@ def interpreter(environment: str) -> tuple[str, ...]:
             f"the Python that environment '{environment}' was made with is gone",
             fix=f"`ortune env remove {environment}`, then add it again",
         )
+    home = packages(folder(environment))
+    if problem := mixed(runtimes([str(home)])) if home else None:
+        raise BadSettings(
+            f"in environment '{environment}' {problem[0]}",
+            fix=f"`ortune env remove {environment}`, then add it again",
+        )
     return (str(command),)
 
 
@@ -76,7 +83,8 @@ def variables(environment: str) -> Mapping[str, str]:
     """Return the environment variables by which a worker finds our own source, and no more of us.
 
     In an environment it is on the import path alone, through a link: what lies beside it here,
-    another onnxruntime among it, would come before what is installed there.
+    another onnxruntime among it, would come before what is installed there. Where shared libraries
+    are installed as packages (CUDA, cuDNN, TensorRT), the loader looks there first.
 
     Raises:
         OrtuneError: The link cannot be made.
@@ -96,7 +104,26 @@ def variables(environment: str) -> Mapping[str, str]:
             f"{error.strerror or error}",
             fix=f"make '{home}' a folder that may be written and take links",
         ) from error
-    return {"PYTHONPATH": str(home), "PYTHONNOUSERSITE": "1"}
+    found = {"PYTHONPATH": str(home), "PYTHONNOUSERSITE": "1"}
+    if folders := libraries(folder(environment)):
+        before = os.environ.get("LD_LIBRARY_PATH")
+        found["LD_LIBRARY_PATH"] = os.pathsep.join([*folders, *([before] if before else [])])
+    return found
+
+
+def packages(root: Path) -> Path | None:
+    """Return where the packages of the environment in a folder lie; None where there are none."""
+    found = [*root.glob("lib/python3*/site-packages"), *root.glob("Lib/site-packages")]
+    return next(iter(found), None)
+
+
+def libraries(root: Path) -> tuple[str, ...]:
+    """Return the folders of an environment's packages that hold NVIDIA's shared libraries."""
+    home = packages(root)
+    if home is None:
+        return ()
+    found = [*sorted(home.glob("nvidia/*/lib")), home / "tensorrt_libs"]
+    return tuple(str(path) for path in found if path.is_dir())
 
 
 def _home() -> Path:

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
-from ortune.core.capabilities import Capabilities
+from ortune.core.capabilities import HERE, Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog, codec
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
@@ -31,6 +31,7 @@ class Target:
         splits: Thread counts that the workload wants tried, best bet first; 0 is all CPUs.
         rules: Steps of the user's own, which the search applies too.
         portable: Nothing that is bound to this machine's CPU is offered.
+        environment: Where it runs.
     """
 
     backend: Backend
@@ -39,6 +40,7 @@ class Target:
     splits: tuple[int, ...] = ()
     rules: tuple[Transform, ...] = ()
     portable: bool = False
+    environment: str = HERE
 
     def pin(self, variant: Backend) -> Backend:
         """Put the pinned values back into a variant."""

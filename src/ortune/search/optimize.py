@@ -11,15 +11,15 @@ from time import monotonic
 
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
-from ortune.backends.torch import Torch
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
+from ortune.core.capabilities import HERE
 from ortune.core.custom_ops import equipped
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note, TimeLeft
-from ortune.core.plugins import catalog, codec, stored
-from ortune.core.plugins.spelling import parse, parse_list
+from ortune.core.plugins import codec, stored
+from ortune.core.plugins.spelling import parse
 from ortune.core.request import verb
 from ortune.core.settings import toml as settings
 from ortune.core.step import Transform
@@ -29,7 +29,6 @@ from ortune.experiment.context import Context
 from ortune.experiment.ledger import Ledger, locked, read_study, write_ending
 from ortune.experiment.prepare import prepare
 from ortune.measurement.accuracy import demand_provable
-from ortune.measurement.capabilities import capabilities, demand
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 from ortune.recipe.space import Space, Target
@@ -42,6 +41,7 @@ from ortune.search.loop import FINALISTS, search
 from ortune.search.padding import unpadded
 from ortune.search.policy import Policy
 from ortune.search.request import Optimize
+from ortune.search.targets import read_targets, spelled_on
 
 
 def run(asked: Optimize) -> Study:
@@ -59,6 +59,9 @@ def run(asked: Optimize) -> Study:
     record = warm_start.record_for(asked)
     if asked.batches:
         by_batch.demand(asked, model_facts.facts(file.load(asked.models[0])))
+    for one in targets:
+        if one.environment != HERE:
+            asked.sink(Note(f"{one.backend.name()} runs in environment {one.environment}"))
     asked.sink(TimeLeft(asked.time))
     root = Path(asked.out)
     make_folder(root)
@@ -68,7 +71,7 @@ def run(asked: Optimize) -> Study:
             asked,
             root,
             asked.sink,
-            on=equipped(asked.on, asked.custom_ops).strip(),
+            on=spelled_on(equipped(asked.on, asked.custom_ops).strip(), targets),
             wanted=asked.wanted,
             command=asked.command,
             policy=str(policy),
@@ -222,27 +225,6 @@ def planned(
         for name, material in context.materials.items()
     }
     return replace(context, materials=materials)
-
-
-def read_targets(on: str) -> list[Target]:
-    """Read ``--on``: backends by comma, or ``auto`` for all that run here.
-
-    Raises:
-        BackendMissing: One of them cannot run here.
-        BadSettings: One of them does not run the model file, or has an unknown setting.
-    """
-    if on.strip() != "auto":
-        found = parse_list(Backend, on)
-        if own := next((backend for backend, _ in found if isinstance(backend, Torch)), None):
-            raise BadSettings(
-                f"{own} runs a module of its own: no recipe for the file changes it",
-                fix="give it by --baseline, or compare by `ortune bench --on`",
-            )
-        return [Target(backend, demand(backend), given) for backend, given in found]
-    every = [catalog.load(Backend, name) for name in catalog.names(Backend)]
-    made = [cls() for cls in every if cls.automatic]
-    offered = [(backend, capabilities(backend)) for backend in made]
-    return [Target(backend, found) for backend, found in offered if found.missing is None]
 
 
 def _demand_portable(targets: Sequence[Target]) -> None:

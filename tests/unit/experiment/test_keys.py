@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from tests.unit.studies import MODEL, TUNED, job, write_model
 
+from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
 from ortune.core.acceptance import Goal
 from ortune.core.budget import Budget
 from ortune.core.plugins import catalog
 from ortune.core.study import Job
-from ortune.experiment.keys import different, job_key, model_digest
+from ortune.experiment.keys import different, job_key, model_digest, place
 from ortune.metrics.cosine import Cosine
 from ortune.workloads.throughput import Throughput
 
@@ -78,3 +80,11 @@ def test_a_models_content_and_name_count_and_its_place_does_not(tmp_path: Path) 
     )
     assert model_digest({"": one}) == model_digest({"": same}) != model_digest({"": other})
     assert model_digest({"x": one}) != model_digest({"y": one})
+
+
+def test_workers_run_where_the_job_says_that_a_backend_does(one: Job) -> None:
+    assert place(one, Openvino()) == "here" == place(replace(one, on="auto"), Cpu())
+    there = replace(one, on="auto,openvino in vino")
+    assert (place(there, Openvino(threads=2)), place(there, Cpu())) == ("vino", "here")
+    assert place(there, Bucketed(inner=Openvino())) == "vino"
+    assert job_key(there) != job_key(replace(one, on="auto,openvino in other"))

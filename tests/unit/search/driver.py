@@ -24,7 +24,7 @@ from tests.unit.search.scenarios import LISTED, SCENARIOS, Outcome, Scenario
 
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
-from ortune.core.capabilities import Capabilities
+from ortune.core.capabilities import HERE, Capabilities
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, silent
 from ortune.core.hardware import cpus
@@ -43,9 +43,10 @@ from ortune.measurement.worker import runtime
 from ortune.policies.staged import Staged
 from ortune.search import loop as searching
 from ortune.search import optimize as optimizing
+from ortune.search import targets as targeting
 from ortune.search.aim import Aim
-from ortune.search.optimize import read_targets
 from ortune.search.policy import Policy
+from ortune.search.targets import read_targets
 
 GOLDEN = Path(__file__).with_name("proposals.json")
 STAGES = {"padding": "runtime"}
@@ -55,7 +56,7 @@ BEGAN, PREPARING = 1000.0, 3.0
 """What the clock shows at the start, and the seconds that pass before the search."""
 
 
-def offered(backend: Backend) -> Capabilities:
+def offered(backend: Backend, environment: str = HERE) -> Capabilities:
     """Return what a worker would answer, had it this process's CPUs."""
     bench = cast(Any, SimpleNamespace(job=SimpleNamespace(backend=backend)))
     return codec.decode(Capabilities, runtime.capabilities(bench))
@@ -143,8 +144,9 @@ def machine(scenario: Scenario, folder: Path) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(cpus, "groups", lambda *_: [])
         patch.setattr(cpus, "CPUINFO", flags)
         patch.setattr(catalog, "names", listed)
-        for name in ("capabilities", "demand"):  # a worker would not pretend
-            patch.setattr(optimizing, name, offered)
+        for name in ("capabilities", "demanded"):  # a worker would not pretend
+            patch.setattr(targeting, name, offered)
+        patch.setattr(targeting, "further", lambda known: ())
         patch.setattr(os, "fsync", lambda _: None)  # nothing here must outlive a power cut
         cpus.instruction_sets.cache_clear()
         cpus.cpu_model.cache_clear()

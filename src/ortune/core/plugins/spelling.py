@@ -7,6 +7,8 @@ Grammar::
     value  := plugin | list | JSON number, string, true, false, null
     list   := "[" [ value { "," value } ] "]"
 
+A list of backends may say where each runs: ``plugin [ "in" ENVIRONMENT ]``.
+
 A bare word is a string unless the field wants a plugin. NAME is letters, digits and ``-_.:/``; a
 path may begin with ``/``, ``./`` or ``../``.
 """
@@ -18,8 +20,10 @@ import json
 import re
 import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
+from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings, shortened
 from ortune.core.plugins import catalog, codec
 from ortune.core.plugins.plugin import CONSTANTS, WORD, Plugin, spell
@@ -31,6 +35,8 @@ _SHOWN = 300
 _DEEPEST = 32
 """Values in values, as in ``bucketed(inner=cpu(config=[["a", "b"]]))``, which has four."""
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_PLACE = re.compile(r"in\s+[a-z0-9][a-z0-9.-]*(?!\w)")
+"""Where a backend is to run; names as `measurement.environment` takes them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +76,26 @@ def parse_list(base: type[P], text: str) -> list[tuple[P, frozenset[str]]]:
     return [(_make(base, call), frozenset(call.fields)) for call in found]
 
 
+def parse_placed(base: type[P], text: str) -> list[tuple[P, frozenset[str], str]]:
+    """Read plugins as `parse_list`, each with its environment: ``cpu,openvino in vino``."""
+    return [(_make(base, call), frozenset(call.fields), at) for call, at in _placed(text)]
+
+
+@cache
+def places(text: str) -> Mapping[str, str]:
+    """Return name -> environment of those plugins of a list that are said to be in one."""
+    return {call.name: at for call, at in _placed(text) if at != HERE}
+
+
+def _placed(text: str) -> list[tuple[_Call, str]]:
+    reader = _Reader(text)
+    found = [(reader.call(), reader.place())]
+    while reader.take(","):
+        found.append((reader.call(), reader.place()))
+    reader.end()
+    return found
+
+
 def with_field(text: str, field: str, value: object) -> str:
     """Write one more field into every plugin of a list; what is written out stays so.
 
@@ -85,7 +111,9 @@ def with_field(text: str, field: str, value: object) -> str:
         if not call.bare:
             written = written[:-1].rstrip().rstrip(",")
             extra = f"{', ' if call.fields else ''}{extra})"
-        parts.append(f"{written}({extra})" if call.bare else written + extra)
+        place = reader.place()
+        where = "" if place == HERE else f" in {place}"
+        parts.append((f"{written}({extra})" if call.bare else written + extra) + where)
         more = reader.take(",")
     reader.end()
     return ",".join(parts)
@@ -147,6 +175,11 @@ class _Reader:
             if not self.take(",") and not self._peek(")"):
                 self._fail("',' or ')'")
         return _Call(name, fields)
+
+    def place(self) -> str:
+        """Read ``in ENVIRONMENT`` where it stands."""
+        found = self._match(_PLACE)
+        return found.split()[1] if found else HERE
 
     def take(self, token: str) -> bool:
         self._skip()

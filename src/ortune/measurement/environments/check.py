@@ -11,10 +11,11 @@ import numpy as np
 import onnx
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import State
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins.spelling import parse
 from ortune.data import stream
-from ortune.measurement.capabilities import demand
+from ortune.measurement.capabilities import capabilities
 from ortune.measurement.environment import interpreter
 from ortune.measurement.environments.installed import Environment, read
 from ortune.measurement.environments.releases import release
@@ -36,12 +37,16 @@ class CheckedEnvironment:
         versions: Distribution -> version, as a worker in it sees them.
         problem: What does not work; empty where all does.
         fix: What to do about it.
+        states: Backend that it is for -> whether it runs there, as far as the check came.
+        driver: Of the GPU and its libraries, as the worker found them.
     """
 
     environment: Environment
     versions: Mapping[str, str]
     problem: str = ""
     fix: str = ""
+    states: Mapping[str, State] | None = None
+    driver: Mapping[str, str] | None = None
 
 
 def check(name: str) -> CheckedEnvironment:
@@ -53,22 +58,42 @@ def check(name: str) -> CheckedEnvironment:
     interpreter(name)
     found = read(name)
     versions: Mapping[str, str] = {}
+    driver: dict[str, str] = {}
+    states: dict[str, State] = {}
+    problem, fix = "", ""
     again = f"`ortune env remove {name}`, then add it again"
     with TemporaryDirectory(prefix="ortune-") as folder:
-        for backend in release(found.release).family.backends if found.release else ("cpu",):
+        for spelled in backends(found):
             try:
-                versions = _run(parse(Backend, f"{backend}(threads=1)"), name, Path(folder))
+                backend = parse(Backend, spelled)
+                offered = capabilities(backend, name)
+                versions, states[spelled] = offered.versions, offered.state
+                driver |= offered.driver
+                if offered.missing is None:
+                    _run(backend, name, Path(folder))
+                elif not problem:
+                    problem, fix = f"{spelled}: {offered.state}", offered.missing
             except WorkerFailed as error:
-                problem = f"{backend}: {error.failure.reason}"
-                return CheckedEnvironment(found, versions, problem, again)
+                states[spelled] = "not loadable"
+                problem, fix = problem or f"{spelled}: {error.failure.reason}", fix or again
             except OrtuneError as error:
-                problem = f"{error.what} ({error.fix})"
-                return CheckedEnvironment(found, versions, problem, again)
-    return CheckedEnvironment(found, versions)
+                states[spelled] = "not loadable"
+                problem, fix = problem or f"{spelled}: {error.what} ({error.fix})", fix or again
+    return CheckedEnvironment(found, versions, problem, fix, states, driver)
 
 
-def _run(backend: Backend, environment: str, root: Path) -> Mapping[str, str]:
-    offered = demand(backend, environment)
+def backends(found: Environment) -> tuple[str, ...]:
+    """Return the backends that an environment is for, spelled; the CPU's where that is unknown."""
+    return release(found.release).family.backends if found.release else ("cpu",)
+
+
+def _run(backend: Backend, environment: str, root: Path) -> None:
+    """Compare the answers of a small model with the right ones.
+
+    Raises:
+        OrtuneError: They differ.
+        WorkerFailed: It does not run.
+    """
     model, feeds = root / "check.onnx", root / "check.stream"
     onnx.save(onnx.parser.parse_model(_MODEL), model)
     stream.write(feeds, [{"x": _X}])
@@ -76,7 +101,6 @@ def _run(backend: Backend, environment: str, root: Path) -> Mapping[str, str]:
     answer = outputs(job, [0], root / f"{backend.name()}.stream")[0]["y"]
     if not np.array_equal(answer, _Y):
         raise OrtuneError(
-            f"{backend.name()} computes {answer.tolist()} in place of {_Y.tolist()}",
+            f"it computes {answer.tolist()} in place of {_Y.tolist()}",
             fix=f"do not use environment '{environment}'",
         )
-    return offered.versions

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +58,7 @@ def add(wanted: str, name: str | None = None, sink: Sink = silent) -> Environmen
     waits for the other.
 
     Args:
-        wanted: A release of the table, such as ``onnxruntime==1.24.4``.
+        wanted: A release of the table, such as ``onnxruntime==1.24.4``, or a word of it: ``cuda``.
         name: What to call it; ``ort-1.24.4`` and the like without.
 
     Raises:
@@ -167,11 +167,11 @@ def _make(root: Path, wanted: Release) -> None:
                 f"cannot make a virtual environment in '{root.parent}': {gist(error)}",
                 fix="free some space there, or point XDG_CACHE_HOME at another folder",
             ) from error
-        _install(lookup.python(draft), wanted.distributions, root.name)
+        _install(lookup.python(draft), wanted, root.name)
         (draft / lookup.RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
-def _install(python: Path, distributions: Sequence[str], name: str) -> None:
+def _install(python: Path, wanted: Release, name: str) -> None:
     """Have the pip of this Python install into another.
 
     Raises:
@@ -180,7 +180,7 @@ def _install(python: Path, distributions: Sequence[str], name: str) -> None:
     command = [sys.executable, "-m", "pip", "--python", str(python), *_PIP.split()]
     try:
         done = subprocess.run(
-            [*command, *distributions],
+            [*command, *wanted.distributions],
             capture_output=True,
             encoding="utf-8",
             errors="backslashreplace",
@@ -193,9 +193,19 @@ def _install(python: Path, distributions: Sequence[str], name: str) -> None:
     except subprocess.TimeoutExpired:
         reason = f"it takes longer than {_LIMIT_S // 60} minutes"
     raise OrtuneError(
-        f"cannot make environment '{name}': pip: {reason}",
-        fix="check the network, or have pip look elsewhere: PIP_INDEX_URL, PIP_FIND_LINKS",
+        f"cannot make environment '{name}': pip: {reason}", fix=_remedy(wanted, reason)
     )
+
+
+def _remedy(wanted: Release, reason: str) -> str:
+    """Say where else pip may look: some wheels are on an index of their maker's alone."""
+    index, distribution = wanted.family.index, wanted.family.distribution
+    if index and distribution in reason:
+        return (
+            f"its maker keeps {distribution} on an index of its own: "
+            f"PIP_EXTRA_INDEX_URL={index} ortune env add {wanted}"
+        )
+    return "check the network, or have pip look elsewhere: PIP_INDEX_URL, PIP_FIND_LINKS"
 
 
 def _reason(said: str) -> str:

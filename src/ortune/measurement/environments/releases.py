@@ -12,6 +12,10 @@ _WORKER = ("numpy==2.4.6", "psutil==7.2.2", "ml_dtypes==0.6.0")
 """What a worker imports beside the runtime."""
 
 
+NVIDIA_INDEX = "https://pypi.nvidia.com"
+"""Where the wheels of TensorRT's libraries are; elsewhere is only a source that fetches them."""
+
+
 @dataclass(frozen=True)
 class Family:
     """The releases of one runtime.
@@ -20,14 +24,48 @@ class Family:
         short: What the names of its environments begin with.
         beside: Version -> distributions that are installed beside it and the worker's own.
         backends: What the environment is for, and checked with.
+        distribution: Whose versions these are; without one the family's own word.
+        usual: The version that its bare word stands for; without one the newest.
+        index: A further package index that pip needs for it.
     """
 
     short: str
     beside: Mapping[str, tuple[str, ...]]
     backends: tuple[str, ...]
+    distribution: str = ""
+    usual: str = ""
+    index: str = ""
+
+    @property
+    def default(self) -> str:
+        """The version that the bare word stands for."""
+        return self.usual or list(self.beside)[-1]
 
 
 _LATEST = ("onnxruntime==1.31.1", "openvino-telemetry==2025.2.0")
+_NVML = "nvidia-ml-py==13.615.71"
+_CUDA_13 = (
+    "nvidia-cuda-runtime==13.0.96",
+    "nvidia-cuda-nvrtc==13.0.88",
+    "nvidia-cublas==13.1.0.3",
+    "nvidia-cufft==12.0.0.61",
+    "nvidia-curand==10.4.0.35",
+    "nvidia-nvjitlink==13.0.88",
+    "nvidia-cudnn-cu13==9.19.0.56",
+    _NVML,
+)
+"""CUDA 13.0 with its cuDNN: what the wheels' ``cuda`` and ``cudnn`` extras allow from 1.27 on."""
+_CUDA_12 = (
+    "nvidia-cuda-runtime-cu12==12.9.79",
+    "nvidia-cuda-nvrtc-cu12==12.9.86",
+    "nvidia-cublas-cu12==12.9.1.4",
+    "nvidia-cufft-cu12==11.4.1.4",
+    "nvidia-curand-cu12==10.3.10.19",
+    "nvidia-nvjitlink-cu12==12.9.86",
+    "nvidia-cudnn-cu12==9.10.2.21",
+    _NVML,
+)
+"""CUDA 12.9 with its cuDNN, for drivers before 580: the last wheel for CUDA 12 is of 1.26."""
 
 FAMILIES: Mapping[str, Family] = {
     "onnxruntime": Family(
@@ -59,11 +97,52 @@ FAMILIES: Mapping[str, Family] = {
         },
         ("cpu", "openvino"),
     ),
+    "cuda": Family(
+        "cuda",
+        {"1.26.0": _CUDA_12, "1.31.1": _CUDA_13},
+        ("cpu", "cuda"),
+        distribution="onnxruntime-gpu",
+    ),
+    "tensorrt": Family(
+        "tensorrt",
+        {
+            "10.16.1.11": (
+                *("onnxruntime-gpu==1.31.1", "tensorrt-cu13-bindings==10.16.1.11"),
+                *_CUDA_13,
+            )
+        },
+        ("cpu", "cuda", "tensorrt"),
+        distribution="tensorrt-cu13-libs",
+        index=NVIDIA_INDEX,
+    ),
+    "tensorrt-engine": Family(
+        "tensorrt-engine",
+        {
+            "11.4.0.106": (
+                *("onnxruntime==1.31.1", "tensorrt-cu13-bindings==11.4.0.106"),
+                *("cuda-bindings==13.0.3", "cuda-pathfinder==1.9.0", *_CUDA_13),
+            )
+        },
+        ("cpu", "tensorrt-engine"),
+        distribution="tensorrt-cu13-libs",
+        index=NVIDIA_INDEX,
+    ),
+    "rtx": Family(
+        "rtx",
+        {"0.5.0": ("onnxruntime==1.31.1", *_CUDA_13)},
+        ("cpu", "plugin(package=onnxruntime-ep-nv-tensorrt-rtx-cu13, device=gpu)"),
+        distribution="onnxruntime-ep-nv-tensorrt-rtx-cu13",
+    ),
 }
-"""Distribution -> its releases: the last of every minor version, oldest first.
+"""Word -> its releases, oldest first; of onnxruntime and OpenVINO the last of every minor version.
 
-Nothing beyond this is installed: a release is tried with the same NumPy as every other. Wheels for
-GPUs, distributions of their own such as ``onnxruntime-gpu``, become families beside these.
+Nothing beyond this is installed: a release is tried with the same NumPy as every other. One
+environment holds one wheel of onnxruntime, and the CUDA and cuDNN that it links:
+
+- onnxruntime-gpu 1.31 was built with CUDA 13.0, 1.26 with CUDA 12; each takes any cuDNN 9.
+- Its TensorRT provider links ``libnvinfer.so.10``: TensorRT 10.16 is beside it, and TensorRT 11,
+  for engines that are built directly, in an environment of its own (``tensorrt-engine``).
+- CUDA 13 needs a driver of 580 or later, CUDA 12 one of 525 (NVIDIA, CUDA compatibility).
 """
 
 
@@ -72,8 +151,8 @@ class Release:
     """One release of a runtime.
 
     Attributes:
-        package: Its distribution.
-        version: Of that distribution.
+        package: The word of its family.
+        version: Of the family's distribution.
     """
 
     package: str
@@ -92,31 +171,42 @@ class Release:
     @property
     def distributions(self) -> tuple[str, ...]:
         """All that is installed, each to its version."""
-        return (str(self), *_WORKER, *self.family.beside[self.version])
+        first = f"{self.family.distribution or self.package}=={self.version}"
+        return (first, *_WORKER, *self.family.beside[self.version])
 
     def __str__(self) -> str:
         return f"{self.package}=={self.version}"
 
 
 def release(text: str) -> Release:
-    """Read ``onnxruntime==1.24.4``.
+    """Read ``onnxruntime==1.24.4``, ``onnxruntime-gpu==1.31.1`` or a bare word such as ``cuda``.
 
     Raises:
         BadSettings: It is not in the table.
     """
-    package, _, version = (part.strip() for part in text.partition("=="))
-    if package not in FAMILIES:
-        offered = ", ".join(f"{name}=={list(f.beside)[-1]}" for name, f in FAMILIES.items())
+    package, equals, version = (part.strip() for part in text.partition("=="))
+    word = _word(package, version)
+    if word is None:
         raise BadSettings(
             f"'{shortened(text, 80)}' is no release that an environment can be made for",
-            fix=f"write one such as {offered}",
+            fix=f"write one such as {', '.join(FAMILIES)}, or onnxruntime==1.24.4",
         )
-    if version not in FAMILIES[package].beside:
+    version = version if equals else FAMILIES[word].default
+    if version not in FAMILIES[word].beside:
         raise BadSettings(
             f"no release '{shortened(version, 40)}' of {package} in the table",
-            fix=f"use one of: {', '.join(FAMILIES[package].beside)}",
+            fix=f"use one of: {', '.join(FAMILIES[word].beside)}",
         )
-    return Release(package, version)
+    return Release(word, version)
+
+
+def _word(package: str, version: str) -> str | None:
+    """Return the family of a word or a distribution: of several the one that has the version."""
+    if package in FAMILIES:
+        return package
+    found = [word for word, one in FAMILIES.items() if one.distribution == package]
+    having = (word for word in found if version in FAMILIES[word].beside)
+    return next(having, found[0] if found else None)
 
 
 def every() -> tuple[Release, ...]:

@@ -18,7 +18,9 @@ SETS = tuple(_SETS.split())
 
 _PACKAGES = (
     "ortune onnxruntime onnx onnx-ir onnxscript numpy onnxruntime-ep-openvino openvino torch "
-    "mlcommons-loadgen"
+    "mlcommons-loadgen onnxruntime-gpu onnxruntime-directml onnxruntime-ep-webgpu "
+    "onnxruntime-ep-nv-tensorrt-rtx-cu13 tensorrt-cu13-libs nvidia-cudnn-cu13 nvidia-cudnn-cu12 "
+    "nvidia-cuda-runtime nvidia-cuda-runtime-cu12"
 )
 PACKAGES = tuple(_PACKAGES.split())
 

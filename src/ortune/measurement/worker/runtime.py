@@ -11,6 +11,7 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing
 from ortune.core.hardware import gpu
 from ortune.core.hardware.cpus import effective_cpus, instruction_sets, usable_cpus
+from ortune.core.hardware.gpu import driver
 from ortune.core.plugins import codec
 from ortune.core.session import DeviceTimed, Recording, Tensors
 from ortune.measurement.job import MAIN
@@ -38,6 +39,7 @@ def capabilities(bench: Workbench) -> dict[str, Any]:
         devices=devices(),
         versions=versions(),
         machine=machine(),
+        driver=driver() if bench.job.backend.runs_on == "gpu" else {},
     )
     answer: dict[str, Any] = codec.encode(found)
     return answer

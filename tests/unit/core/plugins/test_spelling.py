@@ -109,3 +109,28 @@ def test_wrong_budgets_say_what_is_wrong(text: str, said: str) -> None:
 def test_nan_is_never_within_a_budget() -> None:
     for text in ("cosine>=0.5", "max-error<=10", "top1>=base-1"):
         assert not Budget.parse(text).admits(float("nan"), 1.0)
+
+
+def test_a_backend_may_say_where_it_runs() -> None:
+    text = "cpu, openvino(threads=1) in vino-2026.4,cpu(level=basic)in  old"
+    found = spelling.parse_placed(Backend, text)
+    assert [(str(one), at) for one, _, at in found] == [
+        ("cpu", "here"),
+        ("openvino(threads=1)", "vino-2026.4"),
+        ("cpu(level=basic)", "old"),
+    ]
+    assert spelling.places("auto, openvino in vino") == {"openvino": "vino"}
+    assert spelling.places("cpu,openvino") == {}
+    written = spelling.with_field("cpu(level=basic) in old,openvino", "threads", 2)
+    assert written == "cpu(level=basic, threads=2) in old,openvino(threads=2)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cpu in", "cpu in ../x", "cpu in a b", "cpu in A", "in vino", "cpu in in vino"],
+)
+def test_a_place_is_a_word(text: str) -> None:
+    with pytest.raises(OrtuneError):
+        spelling.parse_placed(Backend, text)
+    with pytest.raises(BadSettings):
+        spelling.parse_list(Backend, "cpu in vino")

@@ -14,6 +14,7 @@ import pytest
 from tests.unit import environments
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
 from ortune.cli.main import main
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings, OrtuneError
@@ -22,6 +23,7 @@ from ortune.measurement.capabilities import demand
 from ortune.measurement.environments import installed
 from ortune.measurement.environments.check import check
 from ortune.measurement.environments.installed import add, ensured, listed, taken_out
+from ortune.measurement.environments.offered import further, offered
 from ortune.measurement.environments.releases import release
 
 OLD = "onnxruntime==1.24.4"
@@ -74,6 +76,70 @@ def test_a_worker_runs_there_with_our_source_and_nothing_else_of_ours(
     offered = demand(Cpu(), "old")
     assert offered.versions["ortune"] and "CPUExecutionProvider" in offered.providers
     assert lookup.interpreter(HERE) == (sys.executable,) and lookup.variables(HERE) == {}
+
+
+def test_shared_libraries_that_are_packages_are_found_by_a_worker(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    environments.linked(monkeypatch)
+    add(OLD, "old")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/own")
+    assert "LD_LIBRARY_PATH" not in lookup.variables("old")
+    packages = lookup.packages(home / "old")
+    assert packages is not None
+    folders = [
+        packages / name for name in ("nvidia/cu13/lib", "nvidia/cudnn/lib", "tensorrt_libs")
+    ]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    found = lookup.variables("old")["LD_LIBRARY_PATH"].split(":")
+    assert set(found[:3]) == set(map(str, folders)) and found[3:] == ["/opt/own"]
+    assert lookup.libraries(home / "none") == ()
+
+
+def test_two_wheels_in_one_are_refused_before_a_worker_starts(
+    monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    environments.linked(monkeypatch)
+    add(OLD, "old")
+    packages = lookup.packages(home / "old")
+    assert packages is not None
+    for name in ("onnxruntime", "onnxruntime_directml"):
+        info = packages / f"{name}-1.24.4.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.24.4\n")
+    with pytest.raises(
+        BadSettings, match=r"in environment 'old' onnxruntime, onnxruntime-directml"
+    ):
+        demand(Cpu(), "old")
+    (found,) = offered()
+    assert "installed together" in found.problem and "env remove old" in found.fix
+
+
+def test_what_environments_offer_is_asked_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    environments.linked(monkeypatch)
+    assert offered() == () and further([]) == ()
+    add("openvino", "vino")
+    (found,) = offered()
+    assert list(found.offers) == ["cpu", "openvino"] and not found.problem
+    names = [(backend.name(), place) for backend, place, _ in further([Cpu()])]
+    assert names == [("openvino", "vino")]
+    assert further([Cpu(), Openvino()]) == ()
+
+
+def test_a_wheel_on_an_index_of_its_makers_is_told_with_the_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = "ERROR: No matching distribution found for tensorrt-cu13-libs==10.16.1.11\n"
+    failed = subprocess.CompletedProcess([], 1, "", said)
+    monkeypatch.setattr(installed.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(OrtuneError) as error:
+        add("tensorrt")
+    line = "PIP_EXTRA_INDEX_URL=https://pypi.nvidia.com ortune env add tensorrt==10.16.1.11"
+    assert error.value.fix.endswith(line)
+    with pytest.raises(OrtuneError) as other:
+        add("cuda")
+    assert "PIP_EXTRA_INDEX_URL" not in other.value.fix
 
 
 def test_it_is_made_once_and_another_release_needs_another_name(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ortune.core.backend import Backend
+from ortune.core.capabilities import RUNTIMES
 from ortune.core.errors import BadSettings
 from ortune.core.plugins.spelling import parse
 from ortune.measurement.environment import folder
+from ortune.measurement.environments import drivers
 from ortune.measurement.environments.releases import FAMILIES, Release, chosen, every, release
 
 
@@ -16,7 +18,8 @@ def test_every_release_is_pinned_and_has_a_name_of_its_own() -> None:
     assert len({one.name for one in found}) == len(found)
     for one in found:
         assert folder(one.name).name == one.name
-        assert one.distributions[0] == str(one)
+        assert one.distributions[0].endswith(f"=={one.version}")
+        assert release(str(one)) == one
         assert all(text.count("==") == 1 for text in one.distributions)
         packages = [text.partition("==")[0] for text in one.distributions]
         assert len(set(packages)) == len(packages)
@@ -38,10 +41,53 @@ def test_one_is_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("word", "name"),
+    [
+        ("cuda", "cuda-1.31.1"),
+        ("tensorrt", "tensorrt-10.16.1.11"),
+        ("tensorrt-engine", "tensorrt-engine-11.4.0.106"),
+        ("openvino", "openvino-2026.4.1"),
+        ("rtx", "rtx-0.5.0"),
+        ("onnxruntime", "ort-1.32.0"),
+        ("onnxruntime-gpu", "cuda-1.31.1"),
+        ("onnxruntime-gpu==1.26.0", "cuda-1.26.0"),
+        ("tensorrt-cu13-libs==11.4.0.106", "tensorrt-engine-11.4.0.106"),
+        ("cuda == 1.26.0", "cuda-1.26.0"),
+    ],
+)
+def test_a_word_or_a_distribution_is_enough(word: str, name: str) -> None:
+    assert release(word).name == name
+
+
+def test_one_environment_holds_one_wheel_of_onnxruntime() -> None:
+    for one in every():
+        wheels = [text for text in one.distributions if text.partition("==")[0] in RUNTIMES]
+        assert len(wheels) == 1, one
+
+
+def test_cuda_cudnn_and_tensorrt_fit_the_wheel() -> None:
+    """The wheel for CUDA 13 links libcudart 13, libcudnn 9 and, its provider, libnvinfer 10."""
+    for one in every():
+        held = dict(text.split("==") for text in one.distributions)
+        wheel = held.get("onnxruntime-gpu")
+        if wheel is None:
+            continue
+        newer = tuple(map(int, wheel.split("."))) >= (1, 27)
+        assert drivers.cuda(one.distributions) == ("13" if newer else "12")
+        assert held["nvidia-cudnn-cu13" if newer else "nvidia-cudnn-cu12"].startswith("9.")
+        assert held.get("tensorrt-cu13-libs", "10.").startswith("10.")
+        assert held.get("tensorrt-cu13-bindings") == held.get("tensorrt-cu13-libs")
+    engines = dict(text.split("==") for text in release("tensorrt-engine").distributions)
+    assert engines["tensorrt-cu13-libs"].startswith("11.")
+    assert "onnxruntime-gpu" not in engines
+
+
+@pytest.mark.parametrize(
     ("text", "what"),
     [
         ("onnxruntime==1.2.3", "no release '1.2.3' of onnxruntime"),
-        ("onnxruntime", "no release '' of onnxruntime"),
+        ("onnxruntime==", "no release '' of onnxruntime"),
+        ("cuda==12", "no release '12' of cuda"),
         ("../../bin/sh==1", "is no release"),
         ("pip==23", "is no release"),
         ("--index-url=x", "is no release"),
