@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortune.cli.main import DONE
 from ortune.cli.terminal import doctor_tables
@@ -17,6 +17,9 @@ from ortune.cli.terminal.output import answer, remark, say, table
 from ortune.core.capabilities import State, mixed
 from ortune.core.errors import OrtuneError
 from ortune.core.request import WorkerRequest, request
+
+if TYPE_CHECKING:
+    from ortune.core.backend import Backend
 
 MEANING = {
     "avx2": "float32 and int8",
@@ -112,7 +115,7 @@ def command(asked: _Asked) -> int:
 
 
 def probe(verbose: bool) -> tuple[Probed, ...]:
-    """Load a small model in a worker on every backend."""
+    """Load a small model in a worker on every backend, and on each of its other devices."""
     import tempfile
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
@@ -120,30 +123,30 @@ def probe(verbose: bool) -> tuple[Probed, ...]:
     from ortune.core.backend import Backend
     from ortune.core.plugins import catalog
 
-    names = catalog.names(Backend)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(names)) as pool:
+    kinds = [catalog.load(Backend, name) for name in catalog.names(Backend)]
+    every = [backend for kind in kinds for backend in kind.tried()]
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(every)) as pool:
         probing = [
-            pool.submit(copy_context().run, _probe, name, Path(folder), verbose) for name in names
+            pool.submit(copy_context().run, _probe, one, Path(folder), verbose) for one in every
         ]
         return tuple(one.result() for one in probing)
 
 
-def _probe(name: str, folder: Path, verbose: bool) -> Probed:
+def _probe(backend: Backend, folder: Path, verbose: bool) -> Probed:
     from importlib.resources import as_file, files
 
     from ortune.core import wording
-    from ortune.core.backend import Backend
-    from ortune.core.plugins import catalog
+    from ortune.core.plugins.plugin import digest
     from ortune.measurement.capabilities import capabilities
     from ortune.measurement.job import MAIN, WorkerJob
     from ortune.measurement.process import Worker, WorkerFailed
 
-    backend = catalog.load(Backend, name)()
+    name = backend.name() if backend == type(backend)() else str(backend)
     offered = capabilities(backend)
     if offered.missing:
         return Probed(name, offered.state, offered.missing, backend.unverified)
     with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
-        out = folder / name
+        out = folder / digest(backend)
         out.mkdir()
         job = WorkerJob({MAIN: model.absolute()}, backend, {}, out, verbose=verbose)
         try:
