@@ -53,6 +53,19 @@ def test_doctor_proves_the_cpu_backend(doctor: tuple[str, dict[str, Any]]) -> No
     assert {"environments", "gpus", "driver", "problems"} <= set(found)
 
 
+def test_doctor_tries_every_device_of_openvino(doctor: tuple[str, dict[str, Any]]) -> None:
+    """One that is not there says what is missing, and that nobody ran it."""
+    _, found = doctor
+    tried = {item["name"]: item for item in found["backends"]}
+    for name in ("openvino(device=gpu)", "openvino(device=npu, precision=f16)"):
+        if tried[name]["state"] != "works":
+            assert tried[name]["detail"]
+        assert tried[name]["unverified"].startswith("never run on")
+    assert tried["openvino"]["unverified"] == ""
+    assert any(name.startswith("plugin") for name in tried)
+    assert tried["directml"]["state"] in ("no device", "not installed", "works")
+
+
 def test_doctor_shows_tables(doctor: tuple[str, dict[str, Any]]) -> None:
     out, _ = doctor
     assert out.startswith("this machine is ")

@@ -115,7 +115,7 @@ def command(asked: _Asked) -> int:
 
 
 def probe(verbose: bool) -> tuple[Probed, ...]:
-    """Load a small model in a worker on every backend."""
+    """Load a small model in a worker on every backend, and on each of its other devices."""
     import tempfile
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
@@ -125,7 +125,7 @@ def probe(verbose: bool) -> tuple[Probed, ...]:
 
     kinds = [catalog.load(Backend, name) for name in catalog.names(Backend)]
     tried = [one for kind in kinds for one in kind.tried()]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(kinds)) as pool:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(tried)) as pool:
         probing = [
             pool.submit(copy_context().run, _probe, one, Path(folder) / str(at), verbose)
             for at, one in enumerate(tried)

@@ -99,6 +99,8 @@ def register(path: Path, label: str) -> tuple[str, ...]:
         try:
             ort.register_execution_provider_library(path.stem, str(path))
         except Exception as error:
+            if "already registered" in str(error):  # by another reader of bundles in this process
+                return ()
             raise BackendMissing(
                 f"{label} {NOT_LOADED}: {gist(error)}",
                 fix="install what the message names, or leave this backend out",
