@@ -228,6 +228,14 @@ class Openvino(Backend):
             return plugin.takes(path, self.threads, self.properties(), self._name)
         return native.takes(path, self.properties(), self._name)
 
+    def compile(self, path: Path, out: Path) -> None:
+        """Write the model as the plug-in compiles it: OpenVINO's own runtime opens none."""
+        plugin.compile_ahead(path, out, self.threads, self.properties(), self._name)
+
+    def compiled_for(self) -> Mapping[str, str]:
+        """Return the releases and the device that the plug-in compiles for."""
+        return plugin.compiled_for(self._name)
+
     def save(self, path: Path, out: Path) -> None:
         """Write the model in OpenVINO's own format: `out`, ending in ``.xml``, and a ``.bin``."""
         native.save(path, out)

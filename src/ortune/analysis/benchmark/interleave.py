@@ -46,6 +46,7 @@ class TimedRow:
     """One contestant and everything measured of it; lists hold one entry a set.
 
     Attributes:
+        caches: ``cold`` or ``warm`` where engines are built: see `Started`.
         turns: Joined bursts of every block of a set: both halves of A .. A.
         cpu_ns: CPU time of all threads within bursts.
         joules: Energy counter -> joules within bursts, of the whole package or board.
@@ -60,6 +61,7 @@ class TimedRow:
     stream: Path
     load_ns: list[int] = field(default_factory=list)
     first_ns: list[int] = field(default_factory=list)
+    caches: list[str] = field(default_factory=list)
     placement: Mapping[str, int] = field(default_factory=dict)
     footprints: list[Mapping[str, Any]] = field(default_factory=list)
     turns: list[list[Burst]] = field(default_factory=list)
@@ -106,7 +108,9 @@ def contest(
                 sink(Progress("timing", before + share, total))
 
             with ExitStack() as stack:
-                _Set(rows, root, energy, stack, tell).run(seconds / total, backwards=turn % 2 == 1)
+                _Set(rows, root, energy, stack, tell, sink).run(
+                    seconds / total, backwards=turn % 2 == 1
+                )
 
 
 def pairs(one: TimedRow, base: TimedRow) -> list[Pair]:
@@ -124,12 +128,14 @@ class _Set:
         energy: Energy,
         stack: ExitStack,
         tell: Callable[[float], None],
+        sink: Sink,
     ) -> None:
         self._rows = rows
         self._root = root
         self._energy = energy
         self._stack = stack
         self._tell = tell
+        self._sink = sink
         self._live: dict[int, Worker] = {}
 
     def run(self, seconds: float, *, backwards: bool = False) -> None:
@@ -174,7 +180,10 @@ class _Set:
             raise error.as_bad_model(one.model, one.backend, fix) from None
 
     def _start(self, index: int) -> None:
-        """Load and run once, while no other process starts."""
+        """Load and run once, while no other process starts.
+
+        Its first process builds the engines of a provider that has any, the others find them.
+        """
         row = self._rows[index]
         who = row.contestant
         job = lone(
@@ -185,11 +194,13 @@ class _Set:
             "bench",
             who.workload,
             who.environment,
+            self._root / "engines" / f"{index}-{who.workload.batch}",
         )
-        worker = self._live[index] = self._stack.enter_context(Worker(job))
+        worker = self._live[index] = self._stack.enter_context(Worker(job, sink=self._sink))
         started = ready(worker)
         row.load_ns.append(started.load_ns)
         row.first_ns.append(started.first_ns)
+        row.caches += [started.cache] if started.cache else []
         row.placement = started.placement
 
     def _warm(self, index: int) -> Warmed:

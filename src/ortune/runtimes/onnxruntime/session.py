@@ -186,6 +186,22 @@ def share_small_arena() -> None:
     ort.create_and_register_allocator(memory, as_requested)
 
 
+def _providers(provider: str, chain: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, Any]:
+    """Return what InferenceSession is told of providers; nothing where the options have devices.
+
+    Raises:
+        BackendMissing: The package has no such provider.
+    """
+    if not chain:
+        return {} if provider else {"providers": [_CPU]}
+    if provider not in providers():
+        raise BackendMissing(f"the installed onnxruntime has no {provider}", fix=_DOCTOR)
+    wanted = {**dict(chain), _CPU: {}}
+    named = [(name, dict(options)) for name, options in wanted.items()]
+    # The runtime's own fall-back prints to stdout and goes on without the provider.
+    return {"providers": named, "enable_fallback": 0}
+
+
 @contextmanager
 def session(
     path: Path,
@@ -214,13 +230,7 @@ def session(
     """
     import onnxruntime as ort
 
-    keywords: dict[str, Any] = {} if provider else {"providers": [_CPU]}
-    if chain:  # onnxruntime's own fall-back prints to stdout and goes on without the provider
-        if provider not in providers():
-            raise BackendMissing(f"the installed onnxruntime has no {provider}", fix=_DOCTOR)
-        wanted = {**dict(chain), _CPU: {}}
-        keywords = {"providers": [(name, dict(options)) for name, options in wanted.items()]}
-        keywords["enable_fallback"] = 0
+    keywords = _providers(provider, chain)
     if disabled:
         keywords["disabled_optimizers"] = list(disabled)
     if content is not None:

@@ -18,6 +18,7 @@ from ortune.core.errors import BackendMissing
 from ortune.core.session import Recording, Session
 from ortune.model.io.protobuf import fixed
 from ortune.runtimes import own_process
+from ortune.runtimes.onnxruntime import compiled
 from ortune.runtimes.onnxruntime import record as ort_record
 from ortune.runtimes.onnxruntime import session as ort
 from ortune.runtimes.onnxruntime.providers import plug_in
@@ -71,6 +72,28 @@ def takes(
     made = _options(threads, options, verbose=False, device=device, level="disabled")
     with ort.session(path, made, provider=PROVIDER, content=fixed(path)) as opened:
         return opened.assigned()
+
+
+def compile_ahead(
+    path: Path, out: Path, threads: int, options: Mapping[str, str], device: str
+) -> None:
+    """Write a model as it is compiled for a device.
+
+    Raises:
+        BackendMissing: As `session`.
+        BadModel: The plug-in does not compile it.
+    """
+    made = _options(threads, options, verbose=False, device=device)
+    compiled.compile_model(path, made, out, PROVIDER, content=fixed(path))
+
+
+def compiled_for(device: str) -> dict[str, str]:
+    """Return what `compile_ahead` compiles for: see `compiled.made_for`.
+
+    Raises:
+        BackendMissing: As `devices`.
+    """
+    return compiled.made_for(PROVIDER, devices(device)[0], PACKAGE)
 
 
 def _options(

@@ -12,7 +12,7 @@ from typing import Any
 from ortune.core.errors import BadSettings
 from ortune.core.outputs import caches
 from ortune.runtimes.onnxruntime import checks, keys
-from ortune.runtimes.onnxruntime.provider_probe import CUDA, TENSORRT
+from ortune.runtimes.onnxruntime.providers.probe import CUDA, TENSORRT
 
 _MB = 1 << 20
 _ARENA = {"power-of-two": "kNextPowerOfTwo", "as-requested": "kSameAsRequested"}
