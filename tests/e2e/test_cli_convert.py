@@ -80,11 +80,12 @@ def test_int8_files_for_the_cpu(
     assert told is not data
 
 
+@pytest.mark.parametrize("target", ["gpu", "tensorrt"])
 def test_int8_for_a_gpu_is_symmetric(
-    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
 ) -> None:
     out = tmp_path / "out.onnx"
-    options = ("--precision", "int8", "--target", "gpu", "--data", str(digits / "calibration"))
+    options = ("--precision", "int8", "--target", target, "--data", str(digits / "calibration"))
     convert(digits, out, capsys, *options)
     model = onnx.load(out)
     zeros = {node.input[2] for node in model.graph.node if node.op_type == "QuantizeLinear"}
@@ -92,6 +93,8 @@ def test_int8_for_a_gpu_is_symmetric(
     assert points
     assert all(t.data_type == onnx.TensorProto.INT8 for t in points)
     assert not any(onnx.numpy_helper.to_array(t).any() for t in points)
+    held = {tensor.data_type for tensor in model.graph.initializer}
+    assert onnx.TensorProto.INT32 not in held, "biases stay float"
 
 
 def test_dynamic_conv_is_made_and_timed(

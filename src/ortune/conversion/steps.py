@@ -112,6 +112,9 @@ def _other(asked: Convert) -> Step:
             # TensorRT knows no operator of onnxruntime's own: blocks behind DequantizeLinear.
             form = {"form": "qdq"} if asked.target == "tensorrt" else {}
             return _quantizer("int4-weights", **method, **form)
+        case "fp16" | "bf16" as name if asked.target == "tensorrt" and asked.data is not None:
+            # Strongly typed: what is float32 there is float32 in the file.
+            return _quantizer(name, islands="auto")
         case name:
             return _quantizer(str(name))
 

@@ -24,7 +24,7 @@ from ortune.model.io import file
 from ortune.recipe import compare
 from ortune.recipe.material import Material
 
-_RUN = 4
+_RUN = 2
 """Samples that are run with every choice."""
 
 

@@ -122,6 +122,10 @@ def test_int8_without_data_is_dynamic_then_weights() -> None:
     ("asked", "step"),
     [
         (order("fp16", data="d"), "fp16"),
+        (order("fp16", "cuda", data="d"), "fp16"),
+        (order("fp16", "tensorrt"), "fp16"),
+        (order("fp16", "tensorrt", data="d"), "fp16(islands=auto)"),
+        (order("bf16", "tensorrt", data="d"), "bf16(islands=auto)"),
         (order("bf16"), "bf16"),
         (order("fp8", "gpu", data="d"), "fp8"),
         (order("int4"), "int4-weights"),

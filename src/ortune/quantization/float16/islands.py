@@ -36,6 +36,9 @@ MOST = 128
 _LONG = 12
 """Nodes of a layer, at most."""
 
+_KEPT = 32
+"""Choices that are measured again once the worst layers are back."""
+
 NAMED = 30
 """Nodes that a note lists by name; it counts them all."""
 
@@ -107,21 +110,41 @@ def islands(
     copy, name = switched(model, parts, format)
     count = len(parts)
     limit = max(2, count // _SHARE) if most is None else min(most, count)
-    groups, back, before = _groups(model, parts), list[int](), None
-    while True:
-        open_groups = [group - {*back} for group in groups]
-        choices = [g for g in dict.fromkeys(open_groups) if 0 < len(g) <= limit - len(back)]
-        rows = [_on(count, back), *(_on(count, [*back, *group]) for group in choices)]
-        found = noise(copy, [{name: row} for row in (np.zeros(count, bool), *rows)])
-        now = found[1]
-        before = now if before is None else before
-        near = most is None and _decibels(now) >= ENOUGH_DB
-        gains = dict(zip(choices, (_gain(now, one) for one in found[2:]), strict=True))
-        worst = sorted((g for g in choices if gains[g] > 0), key=lambda g: -gains[g] / len(g))
-        if near or not worst:
-            layers = tuple(tuple(one.place for one in parts[k]) for k in back)
-            return Islands(layers, _decibels(before), _decibels(now))
-        back += _taken(worst, max(1, limit // _SHARE), limit - len(back))
+    switches = _Trials(copy, name, count, noise)
+    groups, back = _groups(model, parts), list[int]()
+    now = before = switches.now(back)
+    while len(back) < limit and not (most is None and _decibels(now) >= ENOUGH_DB):
+        left = dict.fromkeys(group - {*back} for group in groups)
+        choices = [group for group in left if 0 < len(group) <= limit - len(back)]
+        gains = {g: _gain(now, one) / len(g) for g, one in switches.each(back, choices).items()}
+        groups = sorted((g for g in gains if gains[g] > 0), key=lambda g: -gains[g])[:_KEPT]
+        if not groups:
+            break
+        back += _taken(groups, max(1, limit // _SHARE), limit - len(back))
+        now = switches.now(back)
+    layers = tuple(tuple(one.place for one in parts[k]) for k in back)
+    return Islands(layers, _decibels(before), _decibels(now))
+
+
+class _Trials:
+    """Forward runs of a switched model: the noise with some layers in float32."""
+
+    def __init__(self, model: ir.Model, name: str, count: int, noise: Noise) -> None:
+        self._model, self._name, self._count, self._noise = model, name, count, noise
+
+    def now(self, back: Sequence[int]) -> float:
+        return self._run([back])[0]
+
+    def each(
+        self, back: Sequence[int], choices: Sequence[frozenset[int]]
+    ) -> dict[frozenset[int], float]:
+        """Return the noise with each of the choices back too."""
+        found = self._run([[*back, *group] for group in choices]) if choices else []
+        return dict(zip(choices, found, strict=True))
+
+    def _run(self, off: Sequence[Sequence[int]]) -> Sequence[float]:
+        rows = [np.zeros(self._count, bool), *(_on(self._count, one) for one in off)]
+        return self._noise(self._model, [{self._name: row} for row in rows])[1:]
 
 
 def _groups(model: ir.Model, parts: Sequence[Sequence[Narrow]]) -> list[frozenset[int]]:
