@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadSettings, OrtuneError, gist
-from ortune.core.hardware.cpus import effective_cpus, usable_cpus
+from ortune.core.hardware.cpus import effective_cpus, shares, usable_cpus
 from ortune.core.hardware.instances import InstanceGroup, read_device
 from ortune.core.plugins import stored
 from ortune.core.session import Session, Tensors
@@ -108,11 +108,9 @@ class Serving:
 
     def _places(self, backend: Backend) -> Iterator[frozenset[int]]:
         """Yield the CPUs of each instance; none where they cannot be bound, or need not be."""
-        cpus, count = usable_cpus(), self.instances
         binds = backend.provider == Cpu.provider and hasattr(os, "sched_setaffinity")
-        for index in range(count):
-            mine = cpus[index * len(cpus) // count : (index + 1) * len(cpus) // count]
-            yield frozenset(mine if binds and count > 1 else ())
+        for cpus in shares(usable_cpus(), self.instances):
+            yield frozenset(cpus if binds and self.instances > 1 else ())
 
 
 class Instances:
