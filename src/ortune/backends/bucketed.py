@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.backend import Backend
-from ortune.core.capabilities import Capabilities
+from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
+from ortune.core.hardware.verified import Kind
 from ortune.core.plugins import catalog
 from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import Workload
@@ -81,6 +82,14 @@ class Bucketed(Backend):
         return self.inner.domains
 
     @property
+    def runs_on(self) -> Kind:
+        return self.inner.runs_on
+
+    @property
+    def unverified(self) -> str:
+        return self.inner.unverified
+
+    @property
     def lossy(self) -> bool:
         """The inner backend's; cutting what a mask hides changes the order of sums only."""
         return self.inner.lossy
@@ -95,6 +104,12 @@ class Bucketed(Backend):
 
     def missing(self) -> str | None:
         return self.inner.missing()
+
+    def state(self, missing: str | None) -> State:
+        return self.inner.state(missing)
+
+    def builds_with(self, capabilities: Capabilities) -> Backend:
+        return self.inner.builds_with(capabilities)
 
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities
@@ -221,12 +236,17 @@ def extent(mask: NDArray[Any], side: str = "right") -> int:
 class _Cut:
     """A session behind its buckets."""
 
-    def __init__(self, inner: Session, how: Bucketed) -> None:
+    def __init__(self, inner: Any, how: Bucketed) -> None:
         self._inner, self._how = inner, how
 
     def __getattr__(self, name: str) -> Any:
         """Everything but a run is the inner session's."""
         return getattr(self._inner, name)
+
+    def stage(self, feeds: Tensors) -> None:
+        """Stage what `run` would give the inner session, where that can be timed apart."""
+        length = self._how.bucket(feeds)
+        self._inner.stage(self._how.cut(feeds, length) if length else feeds)
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         length = self._how.bucket(feeds)

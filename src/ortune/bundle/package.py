@@ -179,7 +179,7 @@ def _contents(source: Source, folder: Path, target: Target) -> None:
         one.relative_to(folder).as_posix(): hashlib.sha256(one.read_bytes()).hexdigest()
         for one in _files(folder)
     }
-    unsaid: dict[str, Any] = dict.fromkeys(target.places, "")
+    unsaid: dict[str, Any] = {name: type(getattr(target, name))() for name in target.places}
     held = {
         "target": str(replace(target, **unsaid)),
         "plan": source.plan.plan,

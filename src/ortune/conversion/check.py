@@ -20,6 +20,7 @@ from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import WorkerFailed, ask_once
 from ortune.model.analysis.facts import facts
 from ortune.model.io import file
+from ortune.model.lint import gpu
 
 SAMPLES = 64
 """Compared after a conversion; `ortune verify` takes all."""
@@ -36,6 +37,7 @@ def check(
 
     found = facts(file.load(path))
     check_types(asked, found)
+    check_target(asked, path)
     backend = precisions.checker(asked.precision, asked.custom_ops)
     where = "the CPU" if backend.name() == "cpu" else backend.name()
     scores: list[dict[str, object]] = []
@@ -69,6 +71,20 @@ def check_types(asked: Convert, found: Facts) -> None:
         raise BadModel(
             f"the result is not {asked.precision}: it holds {weights or 'no weights'}",
             fix="see `ortune inspect`; another --precision may suit this model",
+        )
+
+
+def check_target(asked: Convert, path: Path) -> None:
+    """Check that TensorRT would take the pairs of the file, where it is meant for it.
+
+    Raises:
+        BadModel: It would refuse one.
+    """
+    if asked.precision != "int8" or asked.target == "cpu" or asked.integers != "tensorrt":
+        return
+    for odd in gpu.tensorrt(file.load(path)):
+        raise BadModel(
+            f"TensorRT refuses the result: {odd.what} ({', '.join(odd.places)})", fix=odd.action
         )
 
 

@@ -29,6 +29,11 @@ def check(asked: Convert) -> None:
             raise BadSettings(f"{name} is about {', '.join(wanted)}", fix="add --precision int8")
     precisions.refuse(asked.precision, asked.target, static=asked.static)
     formats.refuse(asked.format, asked.precision, static=asked.static)
+    if asked.format == "qoperator" and asked.target != "cpu":
+        raise BadSettings(
+            "--format qoperator is for CPUs: no GPU provider has kernels of integer operators",
+            fix="leave --format out: pairs of Q/DQ are written",
+        )
     if asked.precision != "int8":
         for given, name in (
             (not asked.per_channel, "--no-per-channel"),
@@ -37,12 +42,6 @@ def check(asked: Convert) -> None:
         ):
             if given:
                 raise BadSettings(f"{name} is about int8", fix="add --precision int8")
-    elif asked.target == "gpu" and not asked.static:
-        raise BadSettings(
-            "dynamic int8 does not run on a GPU: DynamicQuantizeLinear, MatMulInteger and "
-            "ConvInteger have no GPU kernel",
-            fix="use --precision fp16, or give --data for static symmetric int8 (QDQ)",
-        )
     elif asked.dynamic_conv and asked.static:
         raise BadSettings(
             "--dynamic-conv is for int8 without data", fix="leave --dynamic-conv or --data out"

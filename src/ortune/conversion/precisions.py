@@ -23,17 +23,34 @@ def refuse(precision: str | None, target: str, *, static: bool) -> None:
     """Refuse a precision that cannot be had like this.
 
     Raises:
-        BadSettings: fp8 for a CPU, or without samples.
+        BadSettings: fp8 or int8 for what does not multiply it, or without samples.
     """
     if precision == "fp8" and target == "cpu":
         raise BadSettings(
             "fp8 is for GPUs: no CPU multiplies float8",
             fix="add --target gpu, or use --precision int8",
         )
+    if precision in ("fp8", "int8") and target == "cuda":
+        raise BadSettings(
+            f"onnxruntime's CUDA provider has no {precision} kernels: pairs of Q/DQ around float "
+            "ones cost time",
+            fix="use --target tensorrt, or --precision fp16",
+        )
+    if precision in ("fp8", "bf16") and target == "directml":
+        raise BadSettings(
+            f"DirectML has no {precision} arithmetic",
+            fix="use --precision fp16, or int8 with --data",
+        )
     if precision == "fp8" and not static:
         raise BadSettings(
             "fp8 needs samples: the ranges of activations are measured",
             fix="give them with --data, or ranges with --ranges-from",
+        )
+    if precision == "int8" and target != "cpu" and not static:
+        raise BadSettings(
+            "dynamic int8 does not run on a GPU: DynamicQuantizeLinear, MatMulInteger and "
+            "ConvInteger have no GPU kernel",
+            fix="use --precision fp16, or give --data for static symmetric int8 (QDQ)",
         )
 
 

@@ -13,8 +13,10 @@ from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Field, File, Option
 from ortune.core.request import DataRequest, request
+from ortune.quantization.qdq import runtime_rules
 
 Format: TypeAlias = Literal["qdq", "qoperator"]
+Target: TypeAlias = Literal["cpu", "gpu", "tensorrt", "cuda", "directml"]
 
 
 class PictureSize(Field[tuple[int, int] | None, str]):
@@ -110,13 +112,14 @@ class Convert(ConversionRequest):
 
     Example:
         ortune convert model.onnx out.onnx --precision int8 --data samples/
-        ortune convert model.onnx out.onnx --precision fp16 --target gpu --opt-level basic
+        ortune convert model.onnx out.onnx --precision int8 --target tensorrt --data samples/
+        ortune convert model.onnx out.onnx --precision fp16 --target cuda --opt-level basic
 
     Attributes:
         model: The model file.
         out: The new model.
         precision: Of weights and arithmetic; what the model has if not given.
-        target: What the file will run on.
+        target: What the file will run on. A gpu is any: its int8 is TensorRT's.
         opt_level: How far the graph is rewritten; all binds the file to this hardware.
         per_channel: int8: one weight step a channel, or one a tensor.
         reduce_range: int8: 7-bit weights, for CPUs without VNNI.
@@ -131,7 +134,7 @@ class Convert(ConversionRequest):
     out: str | Path
     _: KW_ONLY
     precision: Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4"] | None = None
-    target: Literal["cpu", "gpu"] = "cpu"
+    target: Target = "cpu"
     opt_level: GraphLevel = "extended"
     per_channel: bool = True
     reduce_range: bool = False
@@ -143,6 +146,11 @@ class Convert(ConversionRequest):
         return graph_level(self.opt_level)
 
     @property
+    def integers(self) -> runtime_rules.Target:
+        """Whose rules static int8 follows: of all GPU providers TensorRT alone has the kernels."""
+        return "tensorrt" if self.target == "gpu" else self.target
+
+    @property
     def static(self) -> bool:
         """There are samples to calibrate on, or ranges."""
         return self.data is not None or self.ranges_from is not None
@@ -150,7 +158,7 @@ class Convert(ConversionRequest):
     @property
     def portable(self) -> bool:
         """Only our own rewrites: onnxruntime's would store float32 weights or CPU operators."""
-        own = self.target == "gpu" or self.format == "qdq"
+        own = self.target != "cpu" or self.format == "qdq"
         return own or self.precision in ("fp16", "bf16", "fp8", "int4")
 
     @property

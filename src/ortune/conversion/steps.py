@@ -95,8 +95,8 @@ def quantizers(asked: Convert) -> tuple[Step, ...]:
         return leave_out(made, asked.exclude_from, asked.threshold)
     grid = {"per_channel": asked.per_channel, "reduce_range": asked.reduce_range}
     if asked.static:
-        gpu = {"target": "tensorrt"} if asked.target == "gpu" else {}
-        made = [_quantizer("int8-static", head=True, **grid, **gpu)]
+        rules = {} if asked.target == "cpu" else {"target": asked.integers}
+        made = [_quantizer("int8-static", head=True, **grid, **rules)]
         made += formats.written((), asked.format)
     else:
         dynamic = _quantizer("int8-dynamic", conv=asked.dynamic_conv, **grid)
@@ -108,7 +108,10 @@ def _other(asked: Convert) -> Step:
     match asked.precision:
         case "int4":
             sampled = asked.static and asked.ranges_from is None
-            return _quantizer("int4-weights", **({"method": "gptq"} if sampled else {}))
+            method = {"method": "gptq"} if sampled else {}
+            # TensorRT knows no operator of onnxruntime's own: blocks behind DequantizeLinear.
+            form = {"form": "qdq"} if asked.target == "tensorrt" else {}
+            return _quantizer("int4-weights", **method, **form)
         case name:
             return _quantizer(str(name))
 

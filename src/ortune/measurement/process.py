@@ -31,6 +31,7 @@ from ortune.data.stream import Stream
 from ortune.measurement.allowance import allowance
 from ortune.measurement.environment import interpreter, variables
 from ortune.measurement.job import MAIN, Failure, WorkerJob
+from ortune.runtimes.onnxruntime import messages
 from ortune.workloads.latency import Latency
 
 _LAST_LINES = 4
@@ -244,7 +245,10 @@ def _show(log: IO[bytes]) -> None:
     """Pass on what a runtime logs; names in it, a stranger's, cannot steer the terminal."""
     with log:
         for line in log:
-            sys.stderr.write(visible(_COLOUR.sub("", line.decode(errors="replace"))))
+            text = _COLOUR.sub("", line.decode(errors="replace"))
+            sys.stderr.write(visible(text))
+            if why := messages.explained(text):
+                sys.stderr.write(f"  harmless: {why}\n")
 
 
 def ask_once(job: WorkerJob, *commands: tuple[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

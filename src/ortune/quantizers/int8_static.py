@@ -49,25 +49,23 @@ MANY = 20
 class Int8Static(Quantizer):
     """Eight-bit activations and weights, written as Q/DQ pairs that runtimes fuse.
 
-    Where pairs go follows from a table of rules for the target's kernels; the fields override it.
-    Layers inside If, Loop and Scan bodies are quantized too, where the calibration data reaches
-    them. What stays in float is noted with the reason.
+    Where pairs go follows from a table of rules for the target; the fields override it. Layers in
+    bodies of If, Loop and Scan are quantized too, where the calibration data reaches them. What
+    stays in float is noted with the reason.
 
     Attributes:
         target: Runtime whose rules hold. TensorRT and CUDA take nothing but int8 with zero point
-            0: there `activations`, `symmetric` and `weights` do not count.
+            0, beside a float bias: there `activations`, `symmetric` and `weights` do not count.
         observer: How activation ranges are read off the calibration data.
         per_channel: One weight step an output channel instead of one a tensor.
         activations: Unsigned is the fast pair with signed weights on x86; ARM wants s8.
         weights: Signed is the fast partner of unsigned activations.
         symmetric: Activation zero point in the middle; GPUs want it.
         reduce_range: Weights in 7 bits, for x86 without VNNI, where 8-bit sums saturate.
-        ops: Layers to quantize: Conv, ConvTranspose, MatMul, Gemm. Empty: what the target has
-            integer kernels for.
+        ops: Layers to quantize: Conv, ConvTranspose, MatMul, Gemm. Empty: what suits the target.
         through: Operators between two layers that stay in integers. Empty: the target's.
-        embeddings: Store tables that rows are looked up in as int8 too; the rows found are made
-            float behind the Gather. A table that a layer multiplies as well is stored once in any
-            case.
+        embeddings: Store tables that rows are looked up in as int8 too; rows become float behind
+            the Gather. A table that a layer multiplies as well is stored once in any case.
         head: Quantize too the last matrix product of a convolutional network: it takes little
             time, and rounding it costs as much accuracy as all the rest.
         upsample: Write ConvTranspose as Conv and DepthToSpace where the target has no integer
@@ -76,11 +74,11 @@ class Int8Static(Quantizer):
         include: Names of the only nodes to quantize; * and ? match, re: begins a regular
             expression. Empty: all.
         exclude: Names of nodes to leave in float, written likewise.
-        wide: Names of nodes whose activations take 16 bits, written likewise. No kernel of
-            onnxruntime's CPU provider computes with them: it computes in float between such pairs.
+        wide: Names of nodes whose activations take 16 bits, written likewise: onnxruntime's CPU
+            provider computes in float between such pairs.
         min_side: MatMul and Gemm with fewer rows or columns stay in float.
-        smooth: Share of an activation's outlying channels that moves into the weights, 0 to 1;
-            0.75 suits transformers. Ranges of matrix products are then the whole extent.
+        smooth: Share of an activation's outlying channels that moves into the weights; 0.75 suits
+            transformers. Ranges of matrix products are then the whole extent.
         split: Outlying channels, at most, that a float product beside the integer one takes over
             where a layer narrows (the last product of a transformer's MLP).
     """
@@ -109,6 +107,7 @@ class Int8Static(Quantizer):
     split: Annotated[int, Bounds(high=64)] = 0
 
     def __post_init__(self) -> None:
+        runtime_rules.refuse(self.target, wide=bool(self.wide), tables=self.embeddings)
         if not self.observer.covers:
             raise BadSettings(
                 f"observer={self.observer} does not say where values lie",
@@ -179,8 +178,7 @@ class Int8Static(Quantizer):
     def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
         """Yield the accuracy kit before this step, then less of it, then other observers.
 
-        Convolutions beside products may be what costs accuracy: their weights alone are integers
-        then.
+        Convolutions beside products may be what costs accuracy: then only weights are integers.
         """
         smoothed = bool(self.smooth or self.split)
         last = replace(self, smooth=0.0, split=0)
@@ -225,13 +223,14 @@ class Int8Static(Quantizer):
             )
         signed = runtime_rules.symmetric_s8(self.target)
         editor = edit.Editor(model.graph)
-        found = tables.tables(model)
+        found = tables.tables(model) if runtime_rules.takes_tables(self.target) else {}
         packer = Packer(
             editor,
             layers,
             per_channel=self.per_channel,
             reduce_range=self.reduce_range,
             kind="s8" if signed else self.weights,
+            target=self.target,
         )
         wide = chosen(model, self.wide, "wide")
         for placement in reversed(placements):
@@ -290,6 +289,7 @@ class Int8Static(Quantizer):
         found = scopes.scope(
             model,
             self._ops(),
+            target=self.target,
             include=self.include,
             exclude=self.exclude,
             keep_first=self.keep_first,

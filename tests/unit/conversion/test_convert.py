@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from ortune.conversion import options, steps
-from ortune.conversion.check import check_types
+from ortune.conversion.check import check_target, check_types
 from ortune.conversion.requests import Convert
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.facts import Facts
@@ -31,6 +33,12 @@ FACTS = Facts({"Conv": 1}, 1, 4, 16, {"float32": 16}, 17, 8, (), ())
         (order("fp32", dynamic_conv=True), "--dynamic-conv is about int8"),
         (order("int8", dynamic_conv=True, data="d"), "int8 without data"),
         (order("int8", "gpu"), "no GPU kernel"),
+        (order("int8", "tensorrt"), "no GPU kernel"),
+        (order("int8", "directml"), "no GPU kernel"),
+        (order("int8", "cuda", data="d"), "CUDA provider has no int8 kernels"),
+        (order("fp8", "cuda", data="d"), "CUDA provider has no fp8 kernels"),
+        (order("bf16", "directml"), "DirectML has no bf16"),
+        (order("int8", "tensorrt", data="d", format="qoperator"), "qoperator is for CPUs"),
         (order("fp8", data="d"), "no CPU multiplies float8"),
         (order("fp8", "gpu"), "fp8 needs samples"),
         (order("fp16", data="d", ranges_from="r"), "--ranges-from is about fp8, int8"),
@@ -56,6 +64,11 @@ def test_the_gpu_refusal_names_both_ways_on() -> None:
         order("fp16", "gpu"),
         order("int8", reduce_range=True),
         order("int8", "gpu", data="d"),
+        order("int8", "tensorrt", data="d"),
+        order("int8", "directml", data="d"),
+        order("fp16", "cuda"),
+        order("fp16", "directml"),
+        order("fp8", "tensorrt", data="d"),
     ],
 )
 def test_what_goes_together_is_taken(asked: Convert) -> None:
@@ -80,6 +93,26 @@ def test_int8_for_a_gpu_is_symmetric() -> None:
     assert str(step) == "int8-static(target=tensorrt, reduce_range=true, head=true)"
 
 
+@pytest.mark.parametrize(("target", "rules"), [("tensorrt", "tensorrt"), ("directml", "directml")])
+def test_int8_follows_the_rules_of_its_target(target: str, rules: str) -> None:
+    (step,) = steps.quantizers(order("int8", target, data="d"))
+    assert str(step) == f"int8-static(target={rules}, head=true)"
+
+
+def test_what_tensorrt_would_refuse_is_not_written(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1,4] x) => (float[1,4] y) <float s = {0.5}, uint8 z = {3}> {
+      q = QuantizeLinear(x, s, z)
+      y = DequantizeLinear(q, s, z)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    with pytest.raises(BadModel, match="TensorRT refuses the result") as caught:
+        check_target(order("int8", "gpu", data="d"), tmp_path / "m.onnx")
+    assert "zero point" in caught.value.what
+    check_target(order("int8", "directml", data="d"), tmp_path / "m.onnx")
+    check_target(order("int8", data="d"), tmp_path / "m.onnx")
+
+
 def test_int8_without_data_is_dynamic_then_weights() -> None:
     found = steps.quantizers(order("int8", dynamic_conv=True))
     assert [str(step) for step in found] == ["int8-dynamic(conv=true)", "int8-weights"]
@@ -93,6 +126,7 @@ def test_int8_without_data_is_dynamic_then_weights() -> None:
         (order("fp8", "gpu", data="d"), "fp8"),
         (order("int4"), "int4-weights"),
         (order("int4", data="d"), "int4-weights(method=gptq)"),
+        (order("int4", "tensorrt"), "int4-weights(form=qdq)"),
     ],
 )
 def test_other_precisions_are_one_step(asked: Convert, step: str) -> None:

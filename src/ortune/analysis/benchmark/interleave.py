@@ -61,6 +61,8 @@ class TimedRow:
         runs: Runs within bursts, warm-up runs before an entry included.
         spin_ns: CPU time that threads went on spinning after a burst; one entry a burst.
         details: What bursts told for `Workload.results`.
+        compute_ns: Computing alone on a device with memory of its own, a figure a round.
+        gpus: What the GPUs said of themselves directly after that.
     """
 
     contestant: Contestant
@@ -75,6 +77,8 @@ class TimedRow:
     runs: int = 0
     spin_ns: list[int] = field(default_factory=list)
     details: list[Mapping[str, Any]] = field(default_factory=list)
+    compute_ns: list[int] = field(default_factory=list)
+    gpus: list[Mapping[str, Any]] = field(default_factory=list)
     error: str = ""
 
     @property
@@ -214,6 +218,9 @@ class _Set:
         row, worker = self._rows[index], self._live[index]
         row.footprints.append(worker.ask("footprint"))
         row.details += worker.ask("details")["details"]
+        apart = worker.ask("device")
+        row.compute_ns += apart["compute_ns"]
+        row.gpus += apart["gpus"]
 
     def _blocks(self, sizes: Mapping[int, Span], seconds: float) -> None:
         fewest, most = _BLOCKS

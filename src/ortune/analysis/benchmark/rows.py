@@ -31,6 +31,7 @@ def row(one: TimedRow, digest: str, energy: Energy, size: int | None = None) -> 
         "model": str(who.model),
         "digest": digest,
         "backend": str(who.backend),
+        "unverified": who.backend.unverified,
         "environment": who.environment,
         "workload": str(who.workload),
         "batch": who.workload.batch,
@@ -49,6 +50,7 @@ def row(one: TimedRow, digest: str, energy: Energy, size: int | None = None) -> 
         "cpu_ns": _per(one.cpu_ns, one.runs),
         "spin_ns": float(np.median(one.spin_ns)) if one.spin_ns else None,
         "joules": _joules(one, energy),
+        **_device(one),
         "reported": reported,
         "turns": [[list(burst.latency_ns) for burst in turn] for turn in one.turns],
         "waited": [[list(burst.waited) for burst in turn] for turn in one.turns],
@@ -107,6 +109,14 @@ def _joules(one: TimedRow, energy: Energy) -> dict[str, Any]:
     if not one.joules:
         return {"per_run": None, "why": "; ".join(energy.why) or "no run was timed"}
     return {"per_run": {name: _per(used, one.runs) for name, used in one.joules.items()}}
+
+
+def _device(one: TimedRow) -> dict[str, Any]:
+    """Latency without the copies, and the GPUs at work; nothing where all is in one memory."""
+    if not one.compute_ns and not one.gpus:
+        return {}
+    middle = float(np.median(one.compute_ns)) if one.compute_ns else None
+    return {"device_ns": middle, "compute_ns": one.compute_ns, "gpus": one.gpus}
 
 
 def _per(total: float, count: int) -> float | None:

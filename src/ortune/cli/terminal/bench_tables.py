@@ -42,6 +42,9 @@ def show(found: BenchResult, *, wide: bool) -> None:
         )
         _table((*names, *_MEMORY), rows, "memory")
         _table((*names, *_COST), rows, "cost of a run")
+        gpus = [{**row, **gpu} for row in rows for gpu in row.get("gpus", ())[-1:]]
+        if gpus:
+            _table((*names, *_GPU), gpus, "the GPU directly after computing")
         for why in dict.fromkeys(row["joules"].get("why") for row in rows):
             if why:
                 output.say(f"energy is not measured: {why}")
@@ -76,7 +79,7 @@ def _names(rows: Sequence[Row]) -> tuple[list[Column], list[str]]:
     same: list[str] = []
     every: tuple[Column, ...] = (
         ("model", lambda row: Path(row["model"]).name),
-        ("backend", lambda row: row["backend"] + (" (again)" if row["again"] else "")),
+        ("backend", _backend),
         ("environment", lambda row: row.get("environment", HERE)),
         ("workload", lambda row: _kind(row["workload"])),
         ("batch>", lambda row: str(row["batch"]) if row["batch"] else "as it comes"),
@@ -106,11 +109,18 @@ def _main(rows: Sequence[Row]) -> list[Column]:
         ("CPU ms>", _ms("cpu_ns")),
         ("peak MB>", lambda row: megabytes(row.get("peak_rss"))),
     ]
+    if any(row.get("device_ns") for row in rows):
+        columns.insert(1, ("on the device ms>", _ms("device_ns")))
     if len({row["size"] for row in rows}) > 1:
         columns.append(("size>", lambda row: size(row["size"])))
     if len(rows) > 1:
         columns.append(("ratio [99 %]>", lambda row: interval(row["ratio"])))
     return columns
+
+
+def _backend(row: Row) -> str:
+    again = " (again)" if row["again"] else ""
+    return row["backend"] + again + (" (unverified)" if row.get("unverified") else "")
 
 
 def _ms(key: str) -> Callable[[Row], str]:
@@ -162,6 +172,15 @@ _MEMORY: tuple[Column, ...] = (
     ("arena MB>", lambda row: megabytes(_arena(row, "held"))),
     ("of which used>", lambda row: megabytes(_arena(row, "peak"))),
     ("file>", lambda row: size(row["size"])),
+)
+_GPU: tuple[Column, ...] = (
+    ("GPU", lambda row: row["name"]),
+    ("memory used MB>", lambda row: megabytes(row["memory_used"])),
+    ("SM clock MHz>", lambda row: figure(row["sm_mhz"])),
+    ("of MHz>", lambda row: figure(row["sm_mhz_max"])),
+    ("power W>", lambda row: figure(row["watts"])),
+    ("of W>", lambda row: figure(row["watts_limit"])),
+    ("degrees C>", lambda row: figure(row["celsius"])),
 )
 _COST: tuple[Column, ...] = (
     ("CPU ms>", _ms("cpu_ns")),

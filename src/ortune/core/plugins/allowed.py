@@ -31,6 +31,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from ortune.core.plugins.allowed_gpu import GPU_BACKENDS
+
 Rule: TypeAlias = Mapping[str, Any]
 
 
@@ -166,6 +168,7 @@ BACKENDS: Mapping[str, Mapping[str, Rule]] = {
         "flush_denormals": _FLAG,
         "config": {"rule": "pairs", "keys": OPENVINO_PROPERTIES},
     },
+    **GPU_BACKENDS,
     "bucketed": {
         "threads": _THREADS,
         "inner": {"rule": "plugin", "folder": "backends"},
@@ -182,6 +185,16 @@ BACKENDS: Mapping[str, Mapping[str, Rule]] = {
         "isa": _word("avx2"),
         "report": _NOTHING,
         "custom_ops": _CODE,
+    },
+    "tensorrt-engine": {
+        "threads": _THREADS,
+        "device": _integer(0, 1024),
+        "profiles": _list(_NAME, 4096),
+        "workspace": _integer(0, 1 << 24),
+        "builder_level": _integer(0, 5),
+        "tf32": _FLAG,
+        "timing_cache": _FLAG,
+        "plugins": _NOTHING,
     },
     "torch": {
         "threads": _THREADS,

@@ -21,6 +21,9 @@ WORD = re.compile(r"(?:\.{0,2}/|[A-Za-z_])[\w.:/-]*")
 CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 """Words that are values of their own."""
 
+_NONE = object()
+"""Equal to no field's value."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Plugin(ABC):
@@ -29,10 +32,13 @@ class Plugin(ABC):
     Attributes:
         folder: The package folder that holds the kind, such as ``quantizers``.
         origin: ``FILE.py:NAME`` of a class from a file of the user's; empty for all others.
+        added: Fields that earlier runs do not know: at their defaults they are not written, and
+            so the keys of those runs stay.
     """
 
     folder: ClassVar[str]
     origin: ClassVar[str] = ""
+    added: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def name(cls) -> str:
@@ -64,9 +70,13 @@ def spell(value: object) -> str:
 def encode(value: object) -> Any:
     """Turn a value of the core types into plain JSON data; a plugin is its name and its fields."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        data = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        tag = {"is": f"{value.folder}/{value.name()}"} if isinstance(value, Plugin) else {}
-        return tag | data
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        if not isinstance(value, Plugin):
+            return {name: encode(item) for name, item in fields.items()}
+        defaults = {f.name: f.default for f in dataclasses.fields(value) if f.name in value.added}
+        kept = {name: item for name, item in fields.items() if defaults.get(name, _NONE) != item}
+        tag = {"is": f"{value.folder}/{value.name()}"}
+        return tag | {name: encode(item) for name, item in kept.items()}
     if isinstance(value, Mapping):
         return {str(key): encode(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

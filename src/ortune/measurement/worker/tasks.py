@@ -14,8 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.cuda import Cuda
 from ortune.backends.openvino import Openvino
+from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.core import wording
+from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec, user_function
@@ -28,6 +31,7 @@ from ortune.measurement.worker.observers import extents, observe
 from ortune.measurement.worker.peaks import peaks
 from ortune.measurement.worker.runtime import (
     capabilities,
+    device,
     laps,
     prepare,
     record,
@@ -183,10 +187,12 @@ def describe(bench: Workbench) -> dict[str, Any]:
 def optimize(bench: Workbench, out: str) -> dict[str, Any]:
     """Let the runtime rewrite the model file as the backend says, and write it to `out`.
 
-    onnxruntime rewrites the graph at the backend's level; OpenVINO writes its own format.
+    onnxruntime rewrites the graph at the backend's level; OpenVINO and TensorRT write their own
+    formats. A backend whose compiled nodes cannot be saved names another that rewrites for it.
     """
-    backend = bench.job.backend
-    if not isinstance(backend, Cpu | Openvino):
+    own = bench.job.backend
+    backend = own.builds_with(Capabilities(state=own.state(own.missing())))
+    if not isinstance(backend, Cpu | Cuda | Openvino | TensorrtEngine):
         raise BadData(f"{backend.name()} does not write optimized files", fix="use --on cpu")
     backend.save(bench.job.models[MAIN], Path(out))
     return {}
@@ -194,7 +200,20 @@ def optimize(bench: Workbench, out: str) -> dict[str, Any]:
 
 _TASKS = (
     *(load, score, evaluate, describe, optimize, first, burst, details, usage, footprint, rest),
-    *(observe, extents, record, laps, recorded, peaks, arena, nodes, capabilities, prepare, takes),
+    *(
+        device,
+        observe,
+        extents,
+        record,
+        laps,
+        recorded,
+        peaks,
+        arena,
+        nodes,
+        capabilities,
+        prepare,
+        takes,
+    ),
 )
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {task.__name__: task for task in _TASKS}
 """Name of a command -> its task."""

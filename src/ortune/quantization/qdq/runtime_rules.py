@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypeAlias, get_args
 
+from ortune.core.errors import BadSettings
 from ortune.core.hardware.native import native
 
 Target: TypeAlias = Literal["cpu", "openvino", "tensorrt", "cuda", "directml"]
@@ -35,6 +36,11 @@ class Gives(Enum):
     PER_TENSOR = "one step for all channels; several are refused or wrong"
     SCALAR = "the pair's scale and zero point must have rank 0"
     BEHIND = "look up integers; the DequantizeLinear goes behind"
+    FLOAT_BIAS = "the bias stays float: no DequantizeLinear takes 32-bit integers"
+    STRAIGHT = (
+        "a weight's integers stand right before their DequantizeLinear, in the layer's order"
+    )
+    EIGHT_BITS = "16-bit activations are refused"
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,7 @@ _SELECTORS = "onnxruntime qdq_selector_action_transformer.cc"
 _MEASURED = "measured: onnxruntime 1.31.1"
 _OPENVINO = "measured: openvino 2026.4.1; src/common/low_precision_transformations"
 _TENSORRT = "NVIDIA TensorRT developer guide, explicit quantization"
+_IMPORTER = "onnx/onnx-tensorrt onnxOpImporters.cpp, QuantDequantLinearHelper"
 _NO_SELECTOR = f"{_SELECTORS} lists no CUDA provider"
 _RESIZED = "itself in float, but what is around it stays integer"
 
@@ -122,6 +129,41 @@ _CASES = (
     Rule("*", Gives.SYMMETRIC_S8, f"{_TENSORRT}; microsoft/onnxruntime#6732", "tensorrt"),
     Rule("*", Gives.SYMMETRIC_S8, "microsoft/onnxruntime#6732", "cuda"),
     Rule(
+        "*",
+        Gives.FLOAT_BIAS,
+        "microsoft/onnxruntime#14229, #17738; onnx/onnx-tensorrt#850",
+        "tensorrt",
+    ),
+    Rule(
+        "*",
+        Gives.FLOAT_BIAS,
+        "onnxruntime quantize_linear_test.cc: no CUDA kernel for int32",
+        "cuda",
+    ),
+    Rule("*", Gives.EIGHT_BITS, f"{_IMPORTER}: INT8, INT4, FP8 and FP4", "tensorrt"),
+    Rule("*", Gives.STRAIGHT, f"{_TENSORRT}: weights are build-time constants", "tensorrt"),
+    Rule(
+        "ConvTranspose",
+        Gives.PER_TENSOR,
+        "NVIDIA/TensorRT#1519, #1694: refused or wrong by channels",
+        "tensorrt",
+        case="any group",
+    ),
+    Rule(
+        "ConvTranspose",
+        Gives.FLOAT,
+        "NVIDIA/TensorRT#1934: refused",
+        "tensorrt",
+        case="in groups",
+    ),
+    Rule(
+        "Gather",
+        Gives.FLOAT,
+        f"{_TENSORRT}: a step a channel is for weights alone",
+        "tensorrt",
+        case="embedding",
+    ),
+    Rule(
         "Gather",
         Gives.BEHIND,
         "measured: in front of it the whole table is made float in every run (16 % of MiniLM)",
@@ -157,9 +199,42 @@ def between(target: Target) -> tuple[str, ...]:
     return tuple(sorted(op for op in ops if _gives(op, target) in wanted))
 
 
+def holds(target: Target, gives: Gives, op: str = "*", case: str = "") -> bool:
+    """Say whether a row of the provider's own asks for something, of every layer or of one use."""
+    wanted = (op, gives, target, case)
+    return any((r.op, r.gives, r.provider, r.case) == wanted for r in RULES)
+
+
 def symmetric_s8(target: Target) -> bool:
     """Say whether the provider takes nothing but int8 activations with zero point 0."""
-    return any(r.provider == target and r.gives is Gives.SYMMETRIC_S8 for r in RULES)
+    return holds(target, Gives.SYMMETRIC_S8)
+
+
+def takes_tables(target: Target) -> bool:
+    """Say whether looked-up tables may be integers, with a step a channel behind the Gather."""
+    return not holds(target, Gives.FLOAT, "Gather", "embedding")
+
+
+def refuse(target: Target, *, wide: bool, tables: bool) -> None:
+    """Refuse integers that a provider does not take.
+
+    Args:
+        wide: Some activations are to take 16 bits.
+        tables: Looked-up tables are to be integers.
+
+    Raises:
+        BadSettings: The provider takes none of these.
+    """
+    if wide and holds(target, Gives.EIGHT_BITS):
+        raise BadSettings(
+            f"{target} takes no 16-bit activations",
+            fix="leave `wide` out, and put the nodes into `exclude`: they stay float",
+        )
+    if tables and not takes_tables(target):
+        raise BadSettings(
+            f"{target} takes no table of integers with a step a channel",
+            fix="leave `embeddings` out: tables stay float",
+        )
 
 
 def for_cpu(flags: frozenset[str]) -> Gives | None:

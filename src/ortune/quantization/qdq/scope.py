@@ -12,7 +12,8 @@ from ortune.core import wording
 from ortune.model.graph import edit, qdq
 from ortune.quantization.layers import Layer, is_last, layers
 from ortune.quantization.node_filter import chosen
-from ortune.quantization.qdq.runtime_rules import LAYERS
+from ortune.quantization.qdq import runtime_rules
+from ortune.quantization.qdq.runtime_rules import LAYERS, Gives
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 QUANTIZED = "are quantized already"
@@ -37,6 +38,7 @@ def scope(
     model: ir.Model,
     ops: Sequence[str],
     *,
+    target: runtime_rules.Target = "cpu",
     include: Sequence[str],
     exclude: Sequence[str],
     keep_first: int,
@@ -71,7 +73,7 @@ def scope(
             why[layer.node] = "are not included"
         elif layer.node in first:
             why[layer.node] = "come first"
-        elif (reason := _unfit(layer, min_side)) is not None:
+        elif (reason := _unfit(layer, min_side, target)) is not None:
             why[layer.node] = reason
         elif convolutions and not head and _is_head(layer, nodes):
             why[layer.node] = "are the head"
@@ -117,8 +119,11 @@ def _no_layer(node: ir.Node) -> str:
     return "have no integer form"
 
 
-def _unfit(layer: Layer, min_side: int) -> str | None:
+def _unfit(layer: Layer, min_side: int, target: runtime_rules.Target) -> str | None:
     """Say why an integer kernel would not compute the layer, or not pay; None when it would."""
+    groups = edit.attribute(layer.node, "group", 1)
+    if groups > 1 and runtime_rules.holds(target, Gives.FLOAT, layer.op, "in groups"):
+        return f"are {layer.op} in groups, which {target} refuses in integers"
     if layer.convolves:
         constant = layer.bias is None or edit.const_tensor(layer.bias) is not None
         return None if constant else "have a bias that is not constant"

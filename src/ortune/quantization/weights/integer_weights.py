@@ -14,7 +14,9 @@ from ortune.model.graph import edit
 from ortune.quantization import grid as grids
 from ortune.quantization.grid import Grid, Kind
 from ortune.quantization.layers import Layer, transposed
+from ortune.quantization.qdq import runtime_rules
 from ortune.quantization.qdq.nodes import constants, dequantized
+from ortune.quantization.qdq.runtime_rules import Gives
 from ortune.quantization.qdq.smooth import Smoothing, add_product
 from ortune.quantization.replace import discard_back
 
@@ -58,17 +60,18 @@ class Stored:
         return ir.DataType.from_numpy(self.grid.zero.dtype)
 
 
-Key: TypeAlias = tuple[ir.Value, float, ir.Value | None]
-"""Constant, factor taken off a Gemm, smoothed activation: what makes weights differ."""
+Key: TypeAlias = tuple[ir.Value, float, ir.Value | None, tuple[int, ...]]
+"""What makes weights differ: constant, factor taken off a Gemm, smoothed activation, and the
+order of axes where nothing may stand behind the integers."""
 
 
 class Packer:
     """Packs the layers of a model; a weight that several layers share is stored once.
 
     Layers that share a weight agree on its channels, or take one step for all of it. A layer that
-    reads it transposed transposes the integers, which runtimes do once, at load. Integers lie in
-    the main graph; every body that uses them has a DequantizeLinear of its own, as runtimes look
-    for it beside the layer.
+    reads it transposed transposes the integers, which runtimes do once, at load; for a target that
+    wants them straight they are stored once more. Integers lie in the main graph; every body that
+    uses them has a DequantizeLinear of its own, as runtimes look for it beside the layer.
     """
 
     def __init__(
@@ -79,15 +82,19 @@ class Packer:
         per_channel: bool,
         reduce_range: bool,
         kind: Kind,
+        target: runtime_rules.Target = "cpu",
     ) -> None:
         self._editor = editor
+        self._target: runtime_rules.Target = target
+        self._float_bias = runtime_rules.holds(target, Gives.FLOAT_BIAS)
+        self._straight = runtime_rules.holds(target, Gives.STRAIGHT)
         self._reduce_range = reduce_range
         self._kind: Kind = kind
         self._axes: dict[ir.Value, set[int | None]] = {}
         self._orders: dict[ir.Value, set[tuple[int, ...]]] = {}
         for layer in layers:
             source, order = transposed(layer.weight)
-            alone = per_channel and (len(layer.shape) == 2 or layer.convolves)
+            alone = per_channel and self._by_channel(layer)
             self._axes.setdefault(source, set()).add(order[layer.axis] if alone else None)
             self._orders.setdefault(source, set()).add(order)
         self._stored: dict[Key, Stored] = {}
@@ -101,17 +108,19 @@ class Packer:
         axes = self._axes[source]
         axis = layer.axis if len(axes) == 1 and None not in axes else None
         alpha = self._take_alpha(layer.node)
-        key = (source, alpha, None if smooth is None else layer.x)
+        kept = order if self._straight else ()
+        key = (source, alpha, None if smooth is None else layer.x, kept)
         array = layer.array() if alpha == 1.0 else layer.array() * np.float32(alpha)
         fitted = array if smooth is None else smooth.scaled(layer, array)
         held = self._stored.get(key)
         grid = self._grid(fitted, axis) if held is None else replace(held.grid, axis=axis)
-        wide = grid if layer.bias is None else self._bias(layer, layer.node, 2, grid, step)
+        whole = layer.bias is None or self._float_bias
+        wide = grid if whole else self._bias(layer, layer.node, 2, grid, step)
         if held is None or not np.array_equal(wide.scale, held.grid.scale):
             held = self._store(layer, wide.quantize(fitted), wide)
             self._stored.setdefault(key, held)
         last = layer.node
-        if layer.op == "MatMul":
+        if layer.op == "MatMul" and not self._float_bias:
             last = self._joined(layer, replace(held.grid, axis=axis), step)
         if smooth is not None and smooth.split:
             add_product(self._editor, layer, array, smooth.split, last)
@@ -120,7 +129,11 @@ class Packer:
 
     def constants(self) -> dict[ir.Value, Stored]:
         """Return the weights stored so far, by their float constant."""
-        return {source: held for (source, _, _), held in self._stored.items()}
+        return {source: held for (source, *_), held in self._stored.items()}
+
+    def _by_channel(self, layer: Layer) -> bool:
+        one = runtime_rules.holds(self._target, Gives.PER_TENSOR, layer.op, "any group")
+        return not one and (len(layer.shape) == 2 or layer.convolves)
 
     def _grid(self, array: NDArray[np.float32], axis: int | None) -> Grid:
         return grids.weight_grid(array, axis, self._kind, reduce_range=self._reduce_range)
@@ -129,7 +142,7 @@ class Packer:
         """Add a weight's integers, in the order of axes that most readers want."""
         source, order = transposed(layer.weight)
         orders = self._orders[source]
-        alike = len(orders) == 1 and not tables_of(source)
+        alike = self._straight or (len(orders) == 1 and not tables_of(source))
         kept = order if alike else tuple(range(len(order)))
         turned = integers.transpose([order.index(axis) for axis in kept])
         axis = None if grid.axis is None else kept.index(order[grid.axis])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +77,7 @@ def session(
     folder: Path,
     *,
     provider: str = "",
+    chain: Sequence[tuple[str, Mapping[str, str]]] = (),
     disabled: Sequence[str] = (),
     content: bytes | None = None,
 ) -> Iterator[Recording]:
@@ -85,11 +86,14 @@ def session(
     Args:
         made: SessionOptions; they already say where the executed graph goes, if anywhere.
         provider: Execution provider that must hold at least one node; empty for the CPU's own.
+        chain: As there.
         content: What to load in the place of the file.
     """
     ort.keep_beside(made, _BESIDE)
     made.enable_profiling = True
     made.profile_file_prefix = str(folder / "trace")
-    opening = ort.session(path, made, provider=provider, disabled=disabled, content=content)
+    opening = ort.session(
+        path, made, provider=provider, chain=chain, disabled=disabled, content=content
+    )
     with opening as opened:
         yield _OrtRecording(opened.inner, folder, provider)

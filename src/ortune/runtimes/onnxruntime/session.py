@@ -24,9 +24,11 @@ LEVELS = {
     "extended": "ORT_ENABLE_EXTENDED",
     "all": "ORT_ENABLE_ALL",
 }
-_LOG_VERBOSE, _LOG_FATAL = 1, 4
+_LOG_VERBOSE, _LOG_WARNING, _LOG_FATAL = 1, 2, 4
 """What is logged as an error is raised too."""
 
+_CPU = "CPUExecutionProvider"
+_DOCTOR = "ask `ortune doctor` what is missing, or use --on cpu"
 _UNKNOWN_OP = "give the library of its custom operators with --custom-ops"
 
 
@@ -56,6 +58,14 @@ class OrtSession(InProcess):
             taken[provider] = (*taken.get(provider, ()), *names)
         return taken
 
+    def assigned_ops(self) -> dict[str, list[tuple[str, str]]]:
+        """Return provider -> name and operator of each node that it took, as `assigned`."""
+        taken: dict[str, list[tuple[str, str]]] = {}
+        for part in self._subgraphs():
+            nodes = [(node.name or node.op_type, node.op_type) for node in part.get_nodes()]
+            taken.setdefault(part.ep_name, []).extend(nodes)
+        return taken
+
     @property
     def records(self) -> bool:
         """Whether this version of the runtime keeps a record of its placement."""
@@ -63,14 +73,16 @@ class OrtSession(InProcess):
 
     def parts(self) -> list[tuple[str, tuple[str, ...]]]:
         """Return provider and nodes of every part of the divided graph, as `assigned`."""
-        try:
-            subgraphs = self.inner.get_provider_graph_assignment_info()
-        except (AttributeError, RuntimeError):
-            return []
         return [
             (part.ep_name, tuple(node.name or node.op_type for node in part.get_nodes()))
-            for part in subgraphs
+            for part in self._subgraphs()
         ]
+
+    def _subgraphs(self) -> list[Any]:
+        try:
+            return list(self.inner.get_provider_graph_assignment_info())
+        except (AttributeError, RuntimeError):
+            return []
 
 
 def missing(package: str = "onnxruntime") -> str | None:
@@ -133,6 +145,11 @@ def options(
     return made
 
 
+def log_warnings(made: Any) -> None:
+    """Let a session log warnings, for whoever reads what it logs while it opens."""
+    made.log_severity_level = _LOG_WARNING
+
+
 def keep_beside(made: Any, least: int) -> None:
     """Save weights of `least` bytes and more in a file beside the rewritten graph's."""
     made.add_session_config_entry(
@@ -169,6 +186,7 @@ def session(
     made: Any,
     *,
     provider: str = "",
+    chain: Sequence[tuple[str, Mapping[str, str]]] = (),
     disabled: Sequence[str] = (),
     content: bytes | None = None,
 ) -> Iterator[OrtSession]:
@@ -180,6 +198,8 @@ def session(
     Args:
         made: SessionOptions; a plug-in provider is already added to them.
         provider: Execution provider that must hold at least one node; empty for the CPU's own.
+        chain: Providers of the package in order of preference, each with its options, `provider`
+            first and the CPU's left out; empty where `made` has the devices of a plug-in.
         content: What to load in the place of the file; external data lies beside the file.
 
     Raises:
@@ -188,7 +208,13 @@ def session(
     """
     import onnxruntime as ort
 
-    keywords: dict[str, Any] = {} if provider else {"providers": ["CPUExecutionProvider"]}
+    keywords: dict[str, Any] = {} if provider else {"providers": [_CPU]}
+    if chain:  # onnxruntime's own fall-back prints to stdout and goes on without the provider
+        if provider not in providers():
+            raise BackendMissing(f"the installed onnxruntime has no {provider}", fix=_DOCTOR)
+        wanted = {**dict(chain), _CPU: {}}
+        keywords = {"providers": [(name, dict(options)) for name, options in wanted.items()]}
+        keywords["enable_fallback"] = 0
     if disabled:
         keywords["disabled_optimizers"] = list(disabled)
     if content is not None:
@@ -205,6 +231,11 @@ def session(
             if "is not a registered function/op" in str(error)
             else "run `ortune inspect` on it; -v shows the runtime's log",
         ) from error
+    if chain and (first := inner.get_providers()[0]) != provider:
+        raise BackendMissing(
+            f"{provider} does not start here, and the session would run on {first}",
+            fix=_DOCTOR,
+        )
     opened = OrtSession(inner)
     placed = opened.placement()
     if provider and placed and not placed.get(provider):

@@ -1,0 +1,203 @@
+"""NVIDIA GPUs by onnxruntime's CUDA provider."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from ortune.core.backend import Backend, GraphLevel, graph_level
+from ortune.core.capabilities import Capabilities, State
+from ortune.core.facts import Facts
+from ortune.core.hardware.verified import Kind
+from ortune.core.plugins.bounds import Bounds
+from ortune.core.session import Recording, Session
+from ortune.core.workload import Workload
+from ortune.runtimes.onnxruntime import (
+    checks,
+    convolution_search,
+    device_session,
+    gpu_options,
+    provider_probe,
+    session,
+)
+from ortune.runtimes.onnxruntime import custom_ops as op_libraries
+from ortune.runtimes.onnxruntime import record as ort_record
+
+
+@dataclass(frozen=True)
+class Cuda(Backend):
+    """Execution on an NVIDIA GPU by onnxruntime's CUDA provider; what it lacks runs on the CPU.
+
+    It takes the package onnxruntime-gpu, CUDA, cuDNN and a driver.
+
+    Attributes:
+        threads: Threads of what runs on the CPU; 0 takes the CPUs this process may really use.
+        device: Which GPU, as ``nvidia-smi`` counts them.
+        level: How far the runtime may rewrite the graph when it loads it.
+        search: How cuDNN's algorithm of a convolution is found: `exhaustive` tries all anew for
+            every shape, `heuristic` asks cuDNN, `default` takes one that always works.
+        cuda_graph: Record a run once and replay it: fixed shapes, nothing on the CPU.
+        tf32: Round float32 products to 10 bits of mantissa (Ampere and later). Changes numbers.
+        io_binding: Keep inputs and outputs in buffers on the GPU, one set for every shape.
+        memory_limit: Most that the arena may take, MB; 0 for all of the GPU's.
+        arena_growth: How the arena grows: in powers of two (quick), or as requested (small).
+        prefer_nhwc: Lay tensors of convolutions out with the channels last.
+        fuse_conv_bias: Let cuDNN add a convolution's bias and activation in one kernel.
+        config: Any other option of the provider, as ``key=value``.
+        custom_ops: Libraries of custom operators: paths, or Python modules that give one.
+    """
+
+    provider: ClassVar[str] = provider_probe.CUDA
+    domains: ClassVar[frozenset[str]] = frozenset({"com.microsoft"})
+    reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
+
+    device: Annotated[int, Bounds(high=1023)] = 0
+    level: GraphLevel = "all"
+    search: convolution_search.Search = "exhaustive"
+    cuda_graph: bool = False
+    tf32: bool = False
+    io_binding: bool = True
+    memory_limit: Annotated[int, Bounds(high=1 << 24)] = 0
+    arena_growth: Literal["power-of-two", "as-requested"] = "power-of-two"
+    prefer_nhwc: bool = False
+    fuse_conv_bias: bool = False
+    config: tuple[str, ...] = ()
+    custom_ops: tuple[str, ...] = ()  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "level", graph_level(self.level))
+        checks.agree((self.io_binding or not self.cuda_graph, "cuda_graph", "io_binding=true"))
+        gpu_options.cuda(self)
+
+    @property
+    def runs_on(self) -> Kind:
+        return "gpu"
+
+    @property
+    def lossy(self) -> bool:
+        """TF32 changes numbers; what a free option does is not known."""
+        return self.tf32 or bool(self.config)
+
+    @property
+    def portable(self) -> bool:
+        """The first GPU is there wherever one is; others, and a limit for one, are this box's."""
+        return self.device == 0 and not self.memory_limit
+
+    @property
+    def arithmetic(self) -> frozenset[str]:
+        """16-bit files; int8 is TensorRT's: the CUDA provider has no kernel for Q/DQ pairs."""
+        return frozenset({"fp16", "bf16"})
+
+    def missing(self) -> str | None:
+        """Return why no session starts on this GPU, or None.
+
+        Raises:
+            BadSettings: The provider does not know an option that is set, or a library of custom
+                operators cannot be used.
+        """
+        found = provider_probe.probed(self.provider, self.device)
+        if found.state != "works":
+            return f"{found.reason}; {found.fix}"
+        gpu_options.demand(self.provider, gpu_options.cuda(self))
+        if self.custom_ops:
+            op_libraries.demand(self.custom_ops)
+        return None
+
+    def state(self, missing: str | None) -> State:
+        return provider_probe.probed(self.provider, self.device).state
+
+    def variants(
+        self, facts: Facts, workload: Workload, capabilities: Capabilities
+    ) -> Iterable[Self]:
+        """Yield cuDNN's searches that are worth a try, and a CUDA graph where shapes are fixed."""
+        modes = convolution_search.searches(None if facts.dynamic else 1)
+        searched = modes if facts.has("Conv", "ConvTranspose") else (self.search,)
+        for mode in searched:
+            yield replace(self, search=mode)
+        if not facts.dynamic and self.io_binding:
+            yield replace(self, search=searched[0], cuda_graph=True)
+
+    def coordinates(
+        self, facts: Facts, capabilities: Capabilities
+    ) -> Mapping[str, Sequence[Self]]:
+        """Return neighbours by setting, those that are worth most first."""
+        found: dict[str, list[Self]] = {}
+        if facts.has("Conv", "ConvTranspose"):
+            found["prefer_nhwc"] = [replace(self, prefer_nhwc=True)]
+            found["fuse_conv_bias"] = [replace(self, fuse_conv_bias=True)]
+        found["tf32"] = [replace(self, tf32=True)]
+        found["level"] = [replace(self, level="extended")]
+        found["arena_growth"] = [replace(self, arena_growth="as-requested")]
+        return found
+
+    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
+        """Open a session on the GPU, its buffers bound there.
+
+        Raises:
+            BackendMissing: The provider does not start, or takes no node of the model.
+            BadSettings: A CUDA graph is asked for, and the model does not allow one.
+        """
+        return self._open(path, self._options(verbose), verbose)
+
+    @contextmanager
+    def _open(
+        self, path: Path, made: Any, verbose: bool = False
+    ) -> Iterator[session.OrtSession]:
+        provider_probe.preload(self.provider)
+        opening = device_session.session(
+            path,
+            made,
+            self._chain(),
+            device="cuda",
+            index=self.device,
+            io_binding=self.io_binding,
+            graph=gpu_options.CUDA_GRAPH if self.cuda_graph else "",
+            verbose=verbose,
+        )
+        with opening as opened:
+            yield opened
+
+    @contextmanager
+    def record(
+        self, path: Path, folder: Path, *, verbose: bool = False
+    ) -> Iterator[Recording]:
+        """Open the same session with the profiler on; a replayed graph has no nodes to time."""
+        provider_probe.preload(self.provider)
+        plain = replace(self, cuda_graph=False)
+        made = plain._options(verbose, save_to=folder / ort_record.GRAPH)
+        chain = plain._chain()
+        opening = ort_record.session(path, made, folder, provider=self.provider, chain=chain)
+        with ExitStack() as stack:
+            yield device_session.entered(
+                stack, opening, self.provider, self.device, verbose=verbose
+            )
+
+    def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
+        """Ask with every optimizer off."""
+        plain = replace(self, level="disabled", cuda_graph=False)
+        with plain._open(path, plain._options(False)) as opened:
+            return opened.assigned()
+
+    def save(self, path: Path, out: Path) -> None:
+        """Write the graph as rewritten at this level; ``all`` binds it to this provider."""
+        plain = replace(self, cuda_graph=False)
+        with plain._open(path, plain._options(False, save_to=out)):
+            pass
+
+    def _chain(self) -> list[device_session.Provider]:
+        return [(self.provider, gpu_options.cuda(self))]
+
+    def _options(self, verbose: bool, save_to: Path | None = None) -> Any:
+        made = session.options(
+            self.threads,
+            self.level,
+            verbose=verbose,
+            save_to=save_to,
+            custom_ops=self.custom_ops,
+        )
+        if not verbose:  # what is logged while it opens is read: see `messages`
+            session.log_warnings(made)
+        return made

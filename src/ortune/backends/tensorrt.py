@@ -1,0 +1,220 @@
+"""NVIDIA GPUs by TensorRT, as a provider of onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from ortune.backends.cpu import Cpu
+from ortune.backends.cuda import Cuda
+from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities, State
+from ortune.core.errors import BadSettings
+from ortune.core.facts import Facts
+from ortune.core.hardware.verified import Kind
+from ortune.core.plugins.bounds import Bounds
+from ortune.core.session import Recording, Session
+from ortune.core.workload import Workload
+from ortune.runtimes.onnxruntime import (
+    checks,
+    device_session,
+    gpu_options,
+    provider_probe,
+    session,
+)
+from ortune.runtimes.onnxruntime import record as ort_record
+from ortune.runtimes.tensorrt import profiles
+
+
+@dataclass(frozen=True)
+class Tensorrt(Backend):
+    """Execution on an NVIDIA GPU by TensorRT 10; what it lacks runs by CUDA, then on the CPU.
+
+    It takes the package onnxruntime-gpu, CUDA, cuDNN, TensorRT 10 and a driver. The engine is
+    built when a session opens, which takes seconds to minutes. TensorRT computes float32 layers
+    in TF32 where that is faster, and the provider has no option against it.
+
+    Attributes:
+        threads: Threads of what runs on the CPU; 0 takes the CPUs this process may really use.
+        device: Which GPU, as ``nvidia-smi`` counts them.
+        precision: `graph` computes every layer in the type that the model gives it; `fp16` and
+            `bf16` let TensorRT narrow layers as it likes. That changes numbers.
+        cuda_graph: Record a run once and replay it: fixed shapes, nothing on the CPU.
+        workspace: Most that a layer's tactic may take while the engine is built, MB; 0 for the
+            runtime's own limit.
+        profiles: Shapes of inputs with open sizes, ``NAME:MIN..MAX`` or ``NAME:MIN..MAX..BEST``,
+            such as ``image:1x3x224x224..8x3x224x224``; none follows the shapes that are seen.
+        timing_cache: Keep the times of tactics, so that a similar engine is built sooner.
+        cache: Keep built engines for the next session of the same model, device and versions.
+        builder_level: How long the builder looks for tactics, 0 to 5.
+        heuristics: Let the builder guess among tactics instead of timing all.
+        io_binding: Keep inputs and outputs in buffers on the GPU, one set for every shape.
+        config: Any other option of the provider, as ``key=value``.
+    """
+
+    provider: ClassVar[str] = provider_probe.TENSORRT
+
+    device: Annotated[int, Bounds(high=1023)] = 0
+    precision: Literal["graph", "fp16", "bf16"] = "graph"
+    cuda_graph: bool = False
+    workspace: Annotated[int, Bounds(high=1 << 24)] = 0
+    profiles: tuple[str, ...] = ()
+    timing_cache: bool = True
+    cache: bool = True
+    builder_level: Annotated[int, Bounds(high=5)] = 3
+    heuristics: bool = False
+    io_binding: bool = True
+    config: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks.agree((self.io_binding or not self.cuda_graph, "cuda_graph", "io_binding=true"))
+        self.provider_options("")
+
+    @property
+    def runs_on(self) -> Kind:
+        return "gpu"
+
+    @property
+    def lossy(self) -> bool:
+        """Always: TF32 is TensorRT's to choose, and tactics differ from build to build."""
+        return True
+
+    @property
+    def portable(self) -> bool:
+        """The first GPU is there wherever one is; the engine is built on each anew."""
+        return self.device == 0
+
+    @property
+    def arithmetic(self) -> frozenset[str]:
+        """Static Q/DQ pairs and 16-bit files, all of them explicit in the graph."""
+        return frozenset({"int8", "fp16", "bf16"})
+
+    def builds_with(self, capabilities: Capabilities) -> Backend:
+        """Compiled nodes cannot be saved: CUDA rewrites for it, or the CPU what suits all.
+
+        On the CPU no more than the basic level: what it fuses beyond are operators that no other
+        provider has.
+        """
+        if capabilities.state == "works":
+            return Cuda(device=self.device, level="basic")
+        return Cpu(level="basic")
+
+    def missing(self) -> str | None:
+        """Return why no session starts on this GPU, or None.
+
+        Raises:
+            BadSettings: The provider does not know an option that is set.
+        """
+        found = provider_probe.probed(self.provider, self.device)
+        if found.state != "works":
+            return f"{found.reason}; {found.fix}"
+        gpu_options.demand(self.provider, self.provider_options("."))
+        return None
+
+    def state(self, missing: str | None) -> State:
+        return provider_probe.probed(self.provider, self.device).state
+
+    def variants(
+        self, facts: Facts, workload: Workload, capabilities: Capabilities
+    ) -> Iterable[Self]:
+        """Yield the graph's own precision, fp16 where it is float32, a CUDA graph if it fits."""
+        yield self
+        if facts.precisions.get("float32"):
+            yield replace(self, precision="fp16")
+        if not facts.dynamic and self.io_binding:
+            yield replace(self, cuda_graph=True)
+
+    def coordinates(
+        self, facts: Facts, capabilities: Capabilities
+    ) -> Mapping[str, Sequence[Self]]:
+        """Return neighbours by setting, those that are worth most first."""
+        return {
+            "builder_level": [replace(self, builder_level=level) for level in (5, 2)],
+            "precision": [replace(self, precision=kind) for kind in ("fp16", "bf16")],
+        }
+
+    @contextmanager
+    def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
+        """Open a session on the GPU, its buffers bound there; the engine may be built first.
+
+        Raises:
+            BackendMissing: The provider does not start, or takes no node of the model.
+            BadSettings: A CUDA graph is asked for, and the model does not allow one.
+        """
+        provider_probe.preload(self.provider)
+        opening = device_session.session(
+            path,
+            self._options(verbose),
+            self._chain(path),
+            device="cuda",
+            index=self.device,
+            io_binding=self.io_binding,
+            graph=gpu_options.TENSORRT_GRAPH if self.cuda_graph else "",
+            verbose=verbose,
+        )
+        with opening as opened:
+            yield opened
+
+    def record(
+        self, path: Path, folder: Path, *, verbose: bool = False
+    ) -> AbstractContextManager[Recording]:
+        """Open the same session with the profiler on; compiled nodes are timed as one each."""
+        provider_probe.preload(self.provider)
+        plain = replace(self, cuda_graph=False)
+        made, chain = plain._options(verbose), plain._chain(path)
+        return ort_record.session(path, made, folder, provider=self.provider, chain=chain)
+
+    def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
+        """Ask with onnxruntime's own optimizers off."""
+        provider_probe.preload(self.provider)
+        plain = replace(self, cuda_graph=False)
+        made, chain = plain._options(False, level="disabled"), plain._chain(path)
+        with session.session(path, made, provider=self.provider, chain=chain) as opened:
+            return opened.assigned()
+
+    def _chain(self, path: Path) -> list[device_session.Provider]:
+        """TensorRT, then CUDA; onnxruntime adds the CPU."""
+        own = self.provider_options(str(path.parent))
+        return [(self.provider, own), (Cuda.provider, gpu_options.cuda(Cuda(device=self.device)))]
+
+    def provider_options(self, cache: str) -> dict[str, str]:
+        """Return the options of the provider.
+
+        Args:
+            cache: Folder of its engines and timings; empty to keep none.
+
+        Raises:
+            BadSettings: A profile or a free option is wrong.
+        """
+        return gpu_options.tensorrt(self, _shapes(self.profiles), cache)
+
+    def _options(self, verbose: bool, level: str = "all") -> Any:
+        made = session.options(self.threads, level, verbose=verbose)
+        if not verbose:  # what is logged while it opens is read: see `messages`
+            session.log_warnings(made)
+        return made
+
+
+def _shapes(spelled: Sequence[str]) -> dict[str, str]:
+    """Return the options of optimization profiles; an input is listed once for each profile.
+
+    Raises:
+        BadSettings: One is wrong, or gives values: the provider takes shapes alone.
+    """
+    ranges = [one for profile in profiles.parse(spelled) for one in profile.values()]
+    if held := [one.name for one in ranges if one.values]:
+        raise BadSettings(
+            f"profiles: '{held[0]}' is given values, and the provider takes shapes alone",
+            fix="leave it out, or pack --for tensorrt-engine",
+        )
+    ends = {"min": "least", "max": "most", "opt": "best"}
+    return {
+        f"trt_profile_{end}_shapes": ",".join(
+            f"{one.name}:{'x'.join(map(str, getattr(one, field)))}" for one in ranges
+        )
+        for end, field in ends.items()
+        if ranges
+    }

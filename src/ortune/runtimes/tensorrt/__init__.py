@@ -1,0 +1,1 @@
+"""TensorRT by its own Python API: engines built, read back and run on CUDA streams."""

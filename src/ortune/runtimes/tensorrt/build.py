@@ -1,0 +1,188 @@
+"""Building an engine of an ONNX file: strongly typed, so the graph says the precision."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortune.core.atomic_write import atomic
+from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
+from ortune.runtimes.tensorrt import library, profiles
+from ortune.runtimes.tensorrt.cuda import Cuda
+from ortune.runtimes.tensorrt.profiles import Profile
+
+_FIX = "leave this backend out with --on cpu"
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How an engine is built.
+
+    Attributes:
+        device: Number of the device; the engine runs on devices like it.
+        profiles: Ranges of inputs, as `ortune.runtimes.tensorrt.profiles` spells them.
+        workspace_mb: Most device memory for a layer's intermediate results; 0 takes all.
+        level: How long the builder searches, 0 to 5.
+        tf32: Let float32 products round their factors to 10 bits.
+        plugins: Shared libraries with plug-ins.
+        timing_cache: Folder for kernels' times of earlier builds, a file a version and device.
+    """
+
+    device: int = 0
+    profiles: tuple[str, ...] = ()
+    workspace_mb: int = 0
+    level: int = 3
+    tf32: bool = False
+    plugins: tuple[str, ...] = ()
+    timing_cache: Path | None = None
+
+
+def engine(path: Path, options: BuildOptions) -> bytes:
+    """Return the serialized engine of an ONNX file.
+
+    Raises:
+        BackendMissing: TensorRT or the device is not there.
+        BadModel: TensorRT does not take the model; the text has its reason.
+        BadSettings: An input is of open size and has no range.
+    """
+    ranges = profiles.parse(options.profiles)
+    trt = library.load()
+    Cuda(options.device)
+    log = library.logger(trt)
+    builder = trt.Builder(log)
+    library.add_plugins(trt, log, builder.get_plugin_registry(), options.plugins)
+    typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    network = builder.create_network(typed)
+    parser = trt.OnnxParser(network, log)
+    if not parser.parse_from_file(str(path)):
+        raise BadModel(f"TensorRT does not read {path.name}: {_parsed(parser)}", fix=_FIX)
+    config = builder.create_builder_config()
+    _configure(trt, config, options)
+    _add_profiles(builder, network, config, ranges)
+    kept = options.timing_cache
+    if kept is not None:
+        kept /= f"timing-{trt.__version__}-{options.device}.cache"
+    cache = None if kept is None else _start_cache(config, kept)
+    log.errors.clear()  # of a cache that did not fit
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise library.refuse(f"TensorRT builds no engine of {path.name}", log, _FIX)
+    if kept is not None:
+        _keep(cache, kept)
+    return bytes(plan)
+
+
+def layers(plan: bytes, options: BuildOptions) -> str:
+    """Return what TensorRT's inspector says of an engine's layers, as indented JSON.
+
+    Raises:
+        BadModel: The engine does not load.
+    """
+    trt = library.load()
+    log = library.logger(trt)
+    loaded = deserialize(trt, log, plan, options.plugins)
+    inspector = loaded.create_engine_inspector()
+    text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
+    return json.dumps(json.loads(text), indent=1) + "\n"
+
+
+def deserialize(trt: Any, log: Any, plan: bytes, plugins: Sequence[str]) -> Any:
+    """Return an engine that was read back.
+
+    Raises:
+        BadModel: It was built by another version or for another device, or is torn.
+    """
+    runtime = trt.Runtime(log)
+    library.add_plugins(trt, log, runtime.get_plugin_registry(), plugins)
+    found = runtime.deserialize_cuda_engine(plan)
+    if found is None:
+        raise library.refuse(
+            f"TensorRT {trt.__version__} does not load the engine",
+            log,
+            "an engine runs on the TensorRT and the kind of device that it was built with: "
+            "build it again there",
+        )
+    return found
+
+
+def _parsed(parser: Any) -> str:
+    """Return the parser's first error with the node that it is about."""
+    if not parser.num_errors:
+        return "it does not say why"
+    error = parser.get_error(0)
+    return gist(f"node {error.node()}: {error.desc()}")
+
+
+def _configure(trt: Any, config: Any, options: BuildOptions) -> None:
+    """Set what changes the engine; TF32 is on in TensorRT unless it is switched off."""
+    config.builder_optimization_level = options.level
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    if not options.tf32:
+        config.clear_flag(trt.BuilderFlag.TF32)
+    if options.workspace_mb:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_mb << 20)
+
+
+def _add_profiles(builder: Any, network: Any, config: Any, ranges: Sequence[Profile]) -> None:
+    """Give the builder every profile; inputs of fixed shape need none.
+
+    Raises:
+        BadSettings: An open input has no range, or a range is about no input, or contradicts it.
+    """
+    inputs = [network.get_input(at) for at in range(network.num_inputs)]
+    names = {one.name for one in inputs}
+    for name in {name for profile in ranges for name in profile}:
+        if name not in names:
+            known = ", ".join(sorted(names))
+            raise BadSettings(f"'{name}' is no input of the model", fix=f"its inputs are {known}")
+    for profile in ranges or ({},):
+        made, used = builder.create_optimization_profile(), False
+        for one in inputs:
+            given = profile.get(one.name)
+            shape = tuple(one.shape)
+            open_ = one.is_shape_tensor or profiles.open_sizes(shape)
+            if given is None and open_:
+                raise BadSettings(
+                    f"input '{one.name}' is open ({', '.join(map(str, shape))}) and has no range",
+                    fix=f'give it one: profiles=["{one.name}:MIN..MAX"], such as 1x3..8x3',
+                )
+            if given is not None:
+                _set(made, given)
+                used = True
+        if used:
+            config.add_optimization_profile(made)
+
+
+def _set(profile: Any, given: profiles.Range) -> None:
+    ends = (given.least, given.best, given.most)
+    name = given.name
+    try:
+        if given.values:
+            profile.set_shape_input(name, *map(list, ends))
+        else:
+            profile.set_shape(name, *ends)
+    except ValueError as error:
+        raise BadSettings(
+            f"profile '{given}': {gist(error)}", fix="give sizes that the model's input takes"
+        ) from None
+
+
+def _start_cache(config: Any, path: Path) -> Any:
+    """Attach the timing cache; one of another device or version is begun anew."""
+    with suppress(OSError):
+        cache = config.create_timing_cache(path.read_bytes())
+        if cache is not None and config.set_timing_cache(cache, False):
+            return cache
+    cache = config.create_timing_cache(b"")
+    config.set_timing_cache(cache, False)
+    return cache
+
+
+def _keep(cache: Any, path: Path) -> None:
+    """Write the cache for the next build; a full disk costs time and no more."""
+    with suppress(OSError, OrtuneError), atomic(path, durable=False) as draft:
+        draft.write_bytes(bytes(cache.serialize()))

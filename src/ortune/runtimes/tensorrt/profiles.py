@@ -1,0 +1,159 @@
+"""Optimization profiles: least, best and most of every input whose size is left open.
+
+A range is spelled ``NAME:MIN..MAX`` or ``NAME:MIN..MAX..BEST`` with shapes as ``1x3x224x224``;
+``NAME=1,2..4,8`` gives values in place of shapes, for an input that decides the shape of others.
+An input that is named again starts another profile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ortune.core.errors import BadSettings
+
+Numbers: TypeAlias = tuple[int, ...]
+
+_RANGE = re.compile(r"(?P<name>.+)(?P<sign>[:=])(?P<ends>[\dx,]+(?:\.\.[\dx,]+){0,2})", re.DOTALL)
+_FIX = 'write profiles=["image:1x3x224x224..8x3x224x224"]: least, most and, if you like, best'
+_OPEN = -1
+
+
+@dataclass(frozen=True)
+class Range:
+    """What one input may be, and what the engine is tuned for.
+
+    Attributes:
+        name: Of the input.
+        least: Smallest shape, or smallest values.
+        best: What kernels are chosen for.
+        most: Largest.
+        values: They are an input's values, not its shape.
+    """
+
+    name: str
+    least: Numbers
+    best: Numbers
+    most: Numbers
+    values: bool = False
+
+    def __str__(self) -> str:
+        """Return the spelling; the best is left out where it is the most."""
+        comma, sign = (",", "=") if self.values else ("x", ":")
+        ends = [self.least] if self.least == self.most else [self.least, self.most]
+        if self.best != self.most:
+            ends.append(self.best)
+        return f"{self.name}{sign}{'..'.join(comma.join(map(str, one)) for one in ends)}"
+
+    def holds(self, shape: Numbers) -> bool:
+        """Say whether a shape lies between the least and the most."""
+        return len(shape) == len(self.least) and all(
+            low <= size <= high
+            for low, size, high in zip(self.least, shape, self.most, strict=True)
+        )
+
+
+Profile: TypeAlias = Mapping[str, Range]
+"""Input -> its range, of one optimization profile."""
+
+
+def parse(texts: Iterable[str]) -> tuple[Profile, ...]:
+    """Read spelled ranges; an input that is given once belongs to every profile.
+
+    Raises:
+        BadSettings: One is not of the form, its ends contradict each other, or inputs are given
+            for different numbers of profiles.
+    """
+    given: dict[str, list[Range]] = {}
+    for text in texts:
+        found = _read(text)
+        given.setdefault(found.name, []).append(found)
+    count = max((len(ranges) for ranges in given.values()), default=0)
+    for name, ranges in given.items():
+        if len(ranges) not in (1, count):
+            raise BadSettings(
+                f"'{name}' has {len(ranges)} profiles where another input has {count}",
+                fix="give each input once, or once for every profile",
+            )
+    return tuple(
+        {name: ranges[min(at, len(ranges) - 1)] for name, ranges in given.items()}
+        for at in range(count)
+    )
+
+
+def _read(text: str) -> Range:
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        raise BadSettings(f"'{text}' is no optimization profile", fix=_FIX)
+    values = found["sign"] == "="
+    try:
+        ends = [_numbers(part, "," if values else "x") for part in found["ends"].split("..")]
+    except ValueError:
+        raise BadSettings(f"'{text}' is no optimization profile", fix=_FIX) from None
+    least, most = ends[0], ends[min(1, len(ends) - 1)]
+    best = ends[-1]
+    ordered = len(least) == len(best) == len(most) and all(
+        low <= middle <= high for low, middle, high in zip(least, best, most, strict=True)
+    )
+    if not ordered:
+        raise BadSettings(
+            f"'{text}': the best does not lie between the least and the most", fix=_FIX
+        )
+    return Range(found["name"], least, best, most, values)
+
+
+def _numbers(text: str, comma: str) -> Numbers:
+    return tuple(int(part) for part in text.split(comma))
+
+
+def observed(
+    seen: Sequence[Mapping[str, Numbers]], declared: Mapping[str, Sequence[int | str | None]]
+) -> tuple[Range, ...]:
+    """Return the ranges of inputs with open sizes, from the shapes of samples.
+
+    The best is the shape that came most often, the larger one of two that came as often.
+
+    Args:
+        seen: Input -> shape, a sample each.
+        declared: Input -> its dimensions in the model; what is no number is open.
+    """
+    found = []
+    for name, dims in declared.items():
+        if all(isinstance(one, int) and one >= 0 for one in dims):
+            continue
+        shapes = [sample[name] for sample in seen if name in sample]
+        if not shapes:
+            continue
+        often = Counter(shapes)
+        best = max(often, key=lambda shape: (often[shape], shape))
+        by_axis = list(zip(*shapes, strict=True))
+        found.append(Range(name, tuple(map(min, by_axis)), best, tuple(map(max, by_axis))))
+    return tuple(found)
+
+
+def open_sizes(shape: Iterable[int]) -> bool:
+    """Say whether a shape leaves a size open, as TensorRT writes it."""
+    return _OPEN in shape
+
+
+def trtexec(profiles: Sequence[Profile]) -> tuple[str, ...]:
+    """Return the options by which trtexec builds with the same profiles."""
+    words: list[str] = []
+    for at, profile in enumerate(profiles):
+        if len(profiles) > 1:
+            words.append(f"--profile={at}")
+        for option, end in (("min", "least"), ("opt", "best"), ("max", "most")):
+            shapes = ",".join(
+                f"{_quoted(one.name)}:{'x'.join(map(str, getattr(one, end)))}"
+                for one in profile.values()
+            )
+            words.append(f"--{option}Shapes={shapes}")
+    return tuple(words)
+
+
+def _quoted(name: str) -> str:
+    """Return a name as trtexec takes it: in quotes where it has a colon or a comma."""
+    return f"'{name}'" if set(name) & set(":,") else name
