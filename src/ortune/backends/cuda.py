@@ -143,9 +143,7 @@ class Cuda(Backend):
         return self._open(path, self._options(verbose), verbose)
 
     @contextmanager
-    def _open(
-        self, path: Path, made: Any, verbose: bool = False
-    ) -> Iterator[session.OrtSession]:
+    def _open(self, path: Path, made: Any, verbose: bool = False) -> Iterator[session.OrtSession]:
         provider_probe.preload(self.provider)
         opening = device_session.session(
             path,
@@ -161,9 +159,7 @@ class Cuda(Backend):
             yield opened
 
     @contextmanager
-    def record(
-        self, path: Path, folder: Path, *, verbose: bool = False
-    ) -> Iterator[Recording]:
+    def record(self, path: Path, folder: Path, *, verbose: bool = False) -> Iterator[Recording]:
         """Open the same session with the profiler on; a replayed graph has no nodes to time."""
         provider_probe.preload(self.provider)
         plain = replace(self, cuda_graph=False)

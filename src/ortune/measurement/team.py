@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import chain
 from statistics import fmean, median
 from typing import Any, Self
 
@@ -95,4 +96,6 @@ def _joined(key: str, values: Sequence[Any]) -> Any:
         return None
     if isinstance(values[0], Mapping):
         return values[0]
+    if isinstance(values[0], list):
+        return list(chain.from_iterable(values))
     return max(values) if key in _LONGEST else sum(values)

@@ -109,7 +109,10 @@ def test_without_the_package_it_says_what_to_install() -> None:
     reason = Cuda().missing()
     assert reason and "ortune env add cuda" in reason and "onnxruntime-gpu[cuda,cudnn]" in reason
     assert Cuda().state(reason) == "not installed"
-    with pytest.raises(BackendMissing, match="CUDAExecutionProvider") as caught, Cuda().open(MODEL):
+    with (
+        pytest.raises(BackendMissing, match="CUDAExecutionProvider") as caught,
+        Cuda().open(MODEL),
+    ):
         pass
     assert len(str(caught.value).splitlines()) == 2
 

@@ -31,6 +31,8 @@ class Scripted:
             return {"load_ns": self.run_ns, "placement": {"CPU": 2}}
         if do == "first":
             return {"first_ns": self.run_ns, "peak_rss": 7}
+        if do == "device":
+            return {"compute_ns": [self.run_ns], "gpus": []}
         if do == "footprint":
             return {"rss": 3, "uss": self.memory}
         assert do == "window"
@@ -62,4 +64,5 @@ def test_a_burst_is_one_stretch_of_time_for_all() -> None:
 def test_what_one_cannot_tell_is_not_told_of_all(memory: int | None, total: int | None) -> None:
     workers = [Scripted(1.0, 1), Scripted(1.0, 1, memory)]
     with Team([lambda one=one: cast(Worker, one) for one in workers]) as team:  # type: ignore[misc]
+        assert team.ask("device") == {"compute_ns": [1, 1], "gpus": []}
         assert team.ask("footprint") == {"rss": 6, "uss": total}
