@@ -58,7 +58,7 @@ class WorkerFailed(Exception):
         )
 
 
-class Asked(Protocol):
+class Answering(Protocol):
     """What answers the commands of a worker: one, or several as one."""
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:

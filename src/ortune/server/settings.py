@@ -15,7 +15,7 @@ from ortune.core.request import Request, parameters, request
 _PORTS = 65535
 
 
-class Instances(Field[int | str, int | str]):
+class InstanceCounts(Field[int | str, int | str]):
     """A number, or groups by device: ``2@gpu0,2@gpu1``."""
 
     metavar = "N"
@@ -88,7 +88,9 @@ class Serve(Request):
     grpc_port: Annotated[int, Option("PORT", high=_PORTS)] = 8001
     http: bool = True
     grpc: bool = True
-    instances: Instances = Instances(0, Option("N", shown="as in the bundle, else 1", per_cpu=1))
+    instances: InstanceCounts = InstanceCounts(
+        0, Option("N", shown="as in the bundle, else 1", per_cpu=1)
+    )
     max_batch: Annotated[int, Option("ROWS", shown="as in the bundle, else 8")] = 0
     max_delay_us: Annotated[int, Option("US", shown="as in the bundle, else none")] = 0
     preferred: Counts = Counts(None)

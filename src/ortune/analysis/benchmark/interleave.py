@@ -19,7 +19,7 @@ from ortune.core.trial import Burst, Pair
 from ortune.core.workload import Span, Workload
 from ortune.engine.instances import bound
 from ortune.measurement.machine.energy import Energy
-from ortune.measurement.process import PROGRAM, Asked, Worker, WorkerFailed, lone
+from ortune.measurement.process import PROGRAM, Answering, Worker, WorkerFailed, lone
 from ortune.measurement.team import Team
 from ortune.measurement.timing.turns import Warmed, blocks, burst, pace, ready, warm
 
@@ -139,7 +139,7 @@ class _Set:
         self._energy = energy
         self._stack = stack
         self._tell = tell
-        self._live: dict[int, Asked] = {}
+        self._live: dict[int, Answering] = {}
 
     def run(self, seconds: float, *, backwards: bool = False) -> None:
         """Start a process for every row, one by one, and time all in turns until time is up.
@@ -192,7 +192,7 @@ class _Set:
         row.first_ns.append(started.first_ns)
         row.placement = started.placement
 
-    def _process(self, row: TimedRow) -> AbstractContextManager[Asked]:
+    def _process(self, row: TimedRow) -> AbstractContextManager[Answering]:
         """Start a row's process, or its processes, each on CPUs of its own."""
         several = row.contestant.processes
         if not several:

@@ -1,4 +1,4 @@
-"""Instances of a model in groups by device, as a person writes them: ``2``, ``2@gpu0,2@gpu1``."""
+"""Instances of a model by device, as a person writes them: ``2``, ``2@gpu0,2@gpu1``."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from ortune.core.trial import Burst
 from ortune.core.workload import Span
-from ortune.measurement.process import Asked, Worker
+from ortune.measurement.process import Answering, Worker
 
 _WARM_NS = 150_000_000
 _ENTRY_NS = 1_000_000
@@ -47,7 +47,7 @@ class Started:
     placement: Mapping[str, int]
 
 
-def ready(worker: Asked) -> Started:
+def ready(worker: Answering) -> Started:
     """Load and run once.
 
     Raises:
@@ -85,12 +85,12 @@ def live(*starts: Callable[[], Worker]) -> Iterator[list[tuple[Worker, Started]]
         yield found
 
 
-def glance(worker: Asked) -> Mapping[str, Any]:
+def glance(worker: Answering) -> Mapping[str, Any]:
     """Run twice: the beginning of warming up."""
     return worker.ask("burst", at=0, runs=2)
 
 
-def warm(worker: Asked, seen: Mapping[str, Any] | None = None) -> Warmed:
+def warm(worker: Answering, seen: Mapping[str, Any] | None = None) -> Warmed:
     """Run until latencies settle.
 
     Args:
@@ -124,7 +124,7 @@ def _span(slow_ns: int, fast_ns: int, seconds: float) -> Span:
     return Span(0, runs, each, _SETTLE_RUNS + _SETTLE_NS // fast_ns)
 
 
-def burst(worker: Asked, size: Span) -> Burst:
+def burst(worker: Answering, size: Span) -> Burst:
     """Ask for a burst of a size."""
     answer = worker.ask("burst", at=size.at, runs=size.runs, each=size.each, drop=size.drop)
     taken = tuple(answer["latency_ns"])

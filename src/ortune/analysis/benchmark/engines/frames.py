@@ -48,18 +48,18 @@ def run(asked: Bench, chosen: Sequence[Backend], environments: Sequence[str]) ->
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
         feeds = _samples(asked, every[0].model, root)
-        whole, models = (
-            [
-                TimedRow(replace(one, program=(_WORKER, role, asked.end_to_end)), feeds)
-                for one in every
-            ]
-            for role in ("frame", "model")
-        )
+        whole = [TimedRow(_in(one, "frame", asked.end_to_end), feeds) for one in every]
+        models = [TimedRow(_in(one, "model", asked.end_to_end), feeds) for one in every]
         took = {"workload": f"frame({asked.end_to_end})", "measure": PER_FRAME}
         told = [[(row, took) for row in whole], [(row, _SAME) for row in models]]
         turns = [row for pair in zip(whole, models, strict=True) for row in pair]
         timings = timed([turns], told, asked, root)
     return replace(timings, pipelines=tuple(_pipelines(timings, whole, models)), crossovers=())
+
+
+def _in(one: Contestant, role: str, frame: str) -> Contestant:
+    """Return a contestant whose runs are frames, or the model's part of them."""
+    return replace(one, program=(_WORKER, role, frame))
 
 
 def _planned(bundle: Path) -> list[Backend]:

@@ -1,4 +1,4 @@
-"""A worker that runs whole engines: bare, with a frame of the user's around, or what it calls.
+"""A worker that runs whole engines: bare, in a frame of the user's, or what that calls.
 
 ``python -m ortune.analysis.benchmark.engines.worker JOB.json [frame|model pkg.module:frame]``
 answers the commands of every worker. A run is a call of the engine, a frame, or the calls that a
