@@ -22,7 +22,7 @@ class InstanceCounts(Field[int | str, int | str]):
 
     def read(self, value: Any) -> int | str:
         """Return a number as one, groups as they are spelled; 0 leaves it to the bundle."""
-        if value in (0, "0"):
+        if value in (None, 0, "0"):
             return 0
         groups = read_instances(value)
         plain = len(groups) == 1 and not groups[0].kind

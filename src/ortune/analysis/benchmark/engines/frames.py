@@ -51,6 +51,7 @@ def run(asked: Bench, chosen: Sequence[Backend], environments: Sequence[str]) ->
         whole = [TimedRow(_in(one, "frame", asked.end_to_end), feeds) for one in every]
         models = [TimedRow(_in(one, "model", asked.end_to_end), feeds) for one in every]
         took = {"workload": f"frame({asked.end_to_end})", "measure": PER_FRAME}
+        told: list[list[tuple[TimedRow, Mapping[str, str]]]]
         told = [[(row, took) for row in whole], [(row, _SAME) for row in models]]
         turns = [row for pair in zip(whole, models, strict=True) for row in pair]
         timings = timed([turns], told, asked, root)
