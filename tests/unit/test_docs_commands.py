@@ -41,7 +41,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 FOREIGN = re.compile(r"benchmarks\.|tests\.fuzz|pip |--fresh")
 """Lines with the options of other programs."""
 
-HARDWARE_OR_SERVED = re.compile(r"cpu|gpu|\w+://\S+|\S+\.(ortune|onnx)")
+HARDWARE_OR_SERVED = re.compile(r"cpu|gpu|tensorrt|cuda|directml|\w+://\S+|\S+\.(ortune|onnx)")
 SPELLED: dict[str, Callable[[str], object]] = {
     "augment": lambda text: parse_list(Augmentation, text),
     "baseline": lambda text: parse(Backend, text),

@@ -250,7 +250,9 @@ class _Cut:
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         length = self._how.bucket(feeds)
+        found: dict[str, NDArray[Any]]
         if not length:
-            return self._inner.run(feeds)
+            found = self._inner.run(feeds)
+            return found
         found = self._inner.run(self._how.cut(feeds, length))
         return self._how.restored(found, feeds[self._how.mask].shape[1])

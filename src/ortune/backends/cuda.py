@@ -19,12 +19,11 @@ from ortune.runtimes.onnxruntime import (
     checks,
     convolution_search,
     device_session,
-    gpu_options,
-    provider_probe,
     session,
 )
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
 from ortune.runtimes.onnxruntime import record as ort_record
+from ortune.runtimes.onnxruntime.providers import nvidia, probe
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Cuda(Backend):
         custom_ops: Libraries of custom operators: paths, or Python modules that give one.
     """
 
-    provider: ClassVar[str] = provider_probe.CUDA
+    provider: ClassVar[str] = probe.CUDA
     domains: ClassVar[frozenset[str]] = frozenset({"com.microsoft"})
     reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
 
@@ -65,12 +64,12 @@ class Cuda(Backend):
     prefer_nhwc: bool = False
     fuse_conv_bias: bool = False
     config: tuple[str, ...] = ()
-    custom_ops: tuple[str, ...] = ()  # type: ignore[assignment]
+    custom_ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "level", graph_level(self.level))
         checks.agree((self.io_binding or not self.cuda_graph, "cuda_graph", "io_binding=true"))
-        gpu_options.cuda(self)
+        nvidia.cuda(self)
 
     @property
     def runs_on(self) -> Kind:
@@ -98,16 +97,16 @@ class Cuda(Backend):
             BadSettings: The provider does not know an option that is set, or a library of custom
                 operators cannot be used.
         """
-        found = provider_probe.probed(self.provider, self.device)
+        found = probe.probed(self.provider, self.device)
         if found.state != "works":
             return f"{found.reason}; {found.fix}"
-        gpu_options.demand(self.provider, gpu_options.cuda(self))
+        nvidia.demand(self.provider, nvidia.cuda(self))
         if self.custom_ops:
             op_libraries.demand(self.custom_ops)
         return None
 
     def state(self, missing: str | None) -> State:
-        return provider_probe.probed(self.provider, self.device).state
+        return probe.probed(self.provider, self.device).state
 
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities
@@ -144,7 +143,7 @@ class Cuda(Backend):
 
     @contextmanager
     def _open(self, path: Path, made: Any, verbose: bool = False) -> Iterator[session.OrtSession]:
-        provider_probe.preload(self.provider)
+        probe.preload(self.provider)
         opening = device_session.session(
             path,
             made,
@@ -152,7 +151,7 @@ class Cuda(Backend):
             device="cuda",
             index=self.device,
             io_binding=self.io_binding,
-            graph=gpu_options.CUDA_GRAPH if self.cuda_graph else "",
+            graph=nvidia.CUDA_GRAPH if self.cuda_graph else "",
             verbose=verbose,
         )
         with opening as opened:
@@ -161,7 +160,7 @@ class Cuda(Backend):
     @contextmanager
     def record(self, path: Path, folder: Path, *, verbose: bool = False) -> Iterator[Recording]:
         """Open the same session with the profiler on; a replayed graph has no nodes to time."""
-        provider_probe.preload(self.provider)
+        probe.preload(self.provider)
         plain = replace(self, cuda_graph=False)
         made = plain._options(verbose, save_to=folder / ort_record.GRAPH)
         chain = plain._chain()
@@ -184,7 +183,7 @@ class Cuda(Backend):
             pass
 
     def _chain(self) -> list[device_session.Provider]:
-        return [(self.provider, gpu_options.cuda(self))]
+        return [(self.provider, nvidia.cuda(self))]
 
     def _options(self, verbose: bool, save_to: Path | None = None) -> Any:
         made = session.options(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -14,18 +14,22 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
+from ortune.core.hardware import gpu
 from ortune.core.hardware.verified import Kind
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
+from ortune.model.io.identity import identity
 from ortune.runtimes.onnxruntime import (
     checks,
+    compiled,
     device_session,
-    gpu_options,
-    provider_probe,
+    engine_cache,
     session,
 )
 from ortune.runtimes.onnxruntime import record as ort_record
+from ortune.runtimes.onnxruntime.engine_store import EngineKey
+from ortune.runtimes.onnxruntime.providers import nvidia, probe
 from ortune.runtimes.tensorrt import profiles
 
 
@@ -55,7 +59,7 @@ class Tensorrt(Backend):
         config: Any other option of the provider, as ``key=value``.
     """
 
-    provider: ClassVar[str] = provider_probe.TENSORRT
+    provider: ClassVar[str] = probe.TENSORRT
 
     device: Annotated[int, Bounds(high=1023)] = 0
     precision: Literal["graph", "fp16", "bf16"] = "graph"
@@ -108,14 +112,14 @@ class Tensorrt(Backend):
         Raises:
             BadSettings: The provider does not know an option that is set.
         """
-        found = provider_probe.probed(self.provider, self.device)
+        found = probe.probed(self.provider, self.device)
         if found.state != "works":
             return f"{found.reason}; {found.fix}"
-        gpu_options.demand(self.provider, self.provider_options("."))
+        nvidia.demand(self.provider, self.provider_options("."))
         return None
 
     def state(self, missing: str | None) -> State:
-        return provider_probe.probed(self.provider, self.device).state
+        return probe.probed(self.provider, self.device).state
 
     def variants(
         self, facts: Facts, workload: Workload, capabilities: Capabilities
@@ -144,52 +148,100 @@ class Tensorrt(Backend):
             BackendMissing: The provider does not start, or takes no node of the model.
             BadSettings: A CUDA graph is asked for, and the model does not allow one.
         """
-        provider_probe.preload(self.provider)
-        opening = device_session.session(
-            path,
-            self._options(verbose),
-            self._chain(path),
-            device="cuda",
-            index=self.device,
-            io_binding=self.io_binding,
-            graph=gpu_options.TENSORRT_GRAPH if self.cuda_graph else "",
-            verbose=verbose,
-        )
-        with opening as opened:
+        with self._opened(path, self._options(verbose), verbose) as opened:
             yield opened
 
-    def record(
-        self, path: Path, folder: Path, *, verbose: bool = False
-    ) -> AbstractContextManager[Recording]:
+    @contextmanager
+    def record(self, path: Path, folder: Path, *, verbose: bool = False) -> Iterator[Recording]:
         """Open the same session with the profiler on; compiled nodes are timed as one each."""
-        provider_probe.preload(self.provider)
+        probe.preload(self.provider)
         plain = replace(self, cuda_graph=False)
-        made, chain = plain._options(verbose), plain._chain(path)
-        return ort_record.session(path, made, folder, provider=self.provider, chain=chain)
+        made, chain = plain._options(verbose), plain._chain("")
+        opening = ort_record.session(path, made, folder, provider=self.provider, chain=chain)
+        with ExitStack() as stack:
+            yield device_session.entered(
+                stack, opening, self.provider, self.device, verbose=verbose
+            )
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask with onnxruntime's own optimizers off."""
-        provider_probe.preload(self.provider)
         plain = replace(self, cuda_graph=False)
-        made, chain = plain._options(False, level="disabled"), plain._chain(path)
-        with session.session(path, made, provider=self.provider, chain=chain) as opened:
+        with plain._opened(path, plain._options(False, level="disabled")) as opened:
             return opened.assigned()
 
-    def _chain(self, path: Path) -> list[device_session.Provider]:
+    @contextmanager
+    def _opened(
+        self, path: Path, made: Any, verbose: bool = False
+    ) -> Iterator[session.OrtSession]:
+        """Open with the engines of this model, device and versions; see `engine_cache`."""
+        probe.preload(self.provider)
+
+        def opening(folder: Path | str) -> AbstractContextManager[session.OrtSession]:
+            return device_session.session(
+                path,
+                made,
+                self._chain(str(folder)),
+                device="cuda",
+                index=self.device,
+                io_binding=self.io_binding,
+                graph=nvidia.TENSORRT_GRAPH if self.cuda_graph else "",
+                verbose=verbose,
+            )
+
+        kept = self.cache and self.provider in session.providers()
+        with engine_cache.opened(self._key(path), opening) if kept else opening("") as opened:
+            yield opened
+
+    def compile(self, path: Path, out: Path) -> None:
+        """Write the model with its engines inside; nodes of CUDA and the CPU stay."""
+        probe.preload(self.provider)
+        made = self._options(False)
+        for provider, options in self._chain(""):
+            made.add_provider(provider, options)
+        compiled.compile_model(path, made, out, self.provider)
+
+    def compiled_for(self) -> Mapping[str, str]:
+        """Return the releases and the GPU that engines are built for."""
+        device, capability = self._board()
+        more = {**gpu.driver(), "device": device, "compute capability": capability}
+        return compiled.made_for(self.provider, None, "onnxruntime-gpu", **more)
+
+    def _board(self) -> tuple[str, str]:
+        """Return name and compute capability of the GPU; empty where the driver does not tell."""
+        boards = gpu.gpus()
+        if self.device >= len(boards):
+            return "", ""
+        return boards[self.device].name, boards[self.device].compute_capability
+
+    def _key(self, path: Path) -> EngineKey:
+        model, nodes = identity(path)
+        device, capability = self._board()
+        return EngineKey(
+            model,
+            nodes,
+            self.provider,
+            options=self.provider_options(""),
+            versions={"onnxruntime": session.version_here(), **gpu.driver()},
+            device=device,
+            compute_capability=capability,
+            profile=",".join(self.profiles),
+        )
+
+    def _chain(self, cache: str) -> list[device_session.Provider]:
         """TensorRT, then CUDA; onnxruntime adds the CPU."""
-        own = self.provider_options(str(path.parent))
-        return [(self.provider, own), (Cuda.provider, gpu_options.cuda(Cuda(device=self.device)))]
+        own = self.provider_options(cache)
+        return [(self.provider, own), (Cuda.provider, nvidia.cuda(Cuda(device=self.device)))]
 
     def provider_options(self, cache: str) -> dict[str, str]:
         """Return the options of the provider.
 
         Args:
-            cache: Folder of its engines and timings; empty to keep none.
+            cache: Folder of its engines; empty to keep none.
 
         Raises:
             BadSettings: A profile or a free option is wrong.
         """
-        return gpu_options.tensorrt(self, _shapes(self.profiles), cache)
+        return nvidia.tensorrt(self, _shapes(self.profiles), cache)
 
     def _options(self, verbose: bool, level: str = "all") -> Any:
         made = session.options(self.threads, level, verbose=verbose)

@@ -6,24 +6,28 @@ from collections.abc import Sequence
 
 from ortune.core import wording
 from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
+from ortune.engine.consent import factories
 from ortune.engine.manifest import MOST_PLANS
 
 
 def chosen(
     study: Study,
     trial: str | None = None,
-    others: Sequence[str] = (),
+    others: str | Sequence[str] = (),
     *,
     per_backend: bool = False,
     unconfirmed: bool = False,
 ) -> tuple[Trial, ...]:
     """Return the trials to pack, the winner first and the others in the order measured.
 
+    Plans that are Python code come behind all others.
+
     Args:
         trial: Start of the key of another trial than the best.
-        others: Starts of the keys of further trials, with spaces around them or not.
+        others: Starts of the keys of further trials, by comma or in a sequence.
         per_backend: The best confirmed trial of each backend too.
         unconfirmed: Those too that no finalist's pairs have confirmed; they come last.
 
@@ -32,7 +36,8 @@ def chosen(
             are more than a bundle may hold.
     """
     first = study.best if trial is None else find(study, trial)
-    found = [first, *(find(study, key.strip()) for key in others)]
+    keys = others.split(",") if isinstance(others, str) else others
+    found = [first, *(find(study, key.strip()) for key in keys)]
     found += best_of_each_backend(study) if per_backend else ()
     trials = list({one.key: one for one in found}.values())
     doubtful = [one for one in trials if not study.confirmed(one)]
@@ -48,7 +53,13 @@ def chosen(
             "may hold",
             fix="name fewer",
         )
-    return (*_ordered(study, [one for one in trials if one not in doubtful]), *doubtful)
+    found = (*_ordered(study, [one for one in trials if one not in doubtful]), *doubtful)
+    return tuple(sorted(found, key=_names_code))
+
+
+def _names_code(trial: Trial) -> bool:
+    """PyTorch comes last, however fast: its plan is Python code, which runs only where allowed."""
+    return bool(factories(stored.code(codec.encode(trial.plan.backend))))
 
 
 def best_of_each_backend(study: Study) -> list[Trial]:

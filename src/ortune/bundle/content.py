@@ -11,13 +11,13 @@ from pathlib import Path
 from ortune.bundle.arithmetic import arithmetic
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
-from ortune.core.plugins import stored
+from ortune.core.plugins import codec, stored
 from ortune.core.plugins.user_function import is_path
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.core.version import __version__, commit
 from ortune.engine.archive import safe
-from ortune.engine.consent import is_code
+from ortune.engine.consent import factories, is_code
 from ortune.engine.manifest import (
     EVIDENCE,
     FORMAT,
@@ -79,10 +79,17 @@ def content(
     }
     backends = [trial.plan.backend for trial in trials]
     named = [text for one in (*backends, study.job.baseline) for text in one.custom_ops]
+    named += [text for one in backends for text in factories(stored.code(codec.encode(one)))]
     libraries = {text: files.library(text) for text in dict.fromkeys(named)}
     settings = tuple(_settings(backend, libraries) for backend in backends)
     plans = tuple(
-        _plan(files, study, trial, place, settings[place].custom_ops)
+        _plan(
+            files,
+            study,
+            trial,
+            place,
+            (*settings[place].custom_ops, *factories(stored.code(codec.encode(backends[place])))),
+        )
         for place, trial in enumerate(trials)
     )
     manifest = Manifest(

@@ -16,6 +16,7 @@ from ortune.bundle.content import Content, content
 from ortune.bundle.evidence import evidence
 from ortune.bundle.extras import extras
 from ortune.bundle.package import package
+from ortune.bundle.precompile import Precompiled, precompiled
 from ortune.bundle.sbom import sbom
 from ortune.bundle.target import Target
 from ortune.core.atomic_write import replacing
@@ -26,6 +27,7 @@ from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.engine import archive
+from ortune.engine.consent import factories
 from ortune.engine.manifest import EVIDENCE, LICENCE, MANIFEST, SBOM
 from ortune.engine.signing import signature_of, signer
 from ortune.experiment.ledger import read_study
@@ -45,6 +47,7 @@ def pack(
     sign: str | Path | None = None,
     preprocess: str | Path | None = None,
     reader: bool = False,
+    compiled: bool = False,
     force: bool = False,
     custom_ops: bool = False,
     target: str | Target | None = None,
@@ -69,6 +72,7 @@ def pack(
         preprocess: ``preprocess.toml``, by which the engine takes pictures; without it the one
             that lay beside the run's images.
         reader: Put in what opens the bundle where ortune is not installed.
+        compiled: Put in, too, what the plans' providers compile of the models for this device.
         force: Replace an existing file. Inputs of the run are never replaced.
         custom_ops: Run the code that the run names, where golden samples of a trial are not there
             yet.
@@ -81,25 +85,26 @@ def pack(
             written.
     """
     if target is not None:
-        demand_plain(with_, per_backend, sign, preprocess, reader)
+        demand_plain(with_, per_backend, sign, preprocess, reader, compiled)
         with closing(candidates(study, trial, unconfirmed, licence, custom_ops)) as bundles:
             return package(bundles, path, target, force=force, custom_ops=custom_ops).path
     if not isinstance(study, Study):
         raise BadSettings(f"'{study}' is no study", fix="give what read_study or optimize returns")
-    others = with_.split(",") if isinstance(with_, str) else with_
-    trials = chosen(study, trial, others, per_backend=per_backend, unconfirmed=unconfirmed)
+    trials = chosen(study, trial, with_, per_backend=per_backend, unconfirmed=unconfirmed)
     _demand_portable(*(one.plan.backend for one in trials))
-    pictures = None if preprocess is None else Path(preprocess)
-    return _packed(study, trials, Path(path), licence, sign, pictures, reader, force, custom_ops)
+    with precompiled(study, trials, asked=compiled) as ready:
+        how = (licence, sign, preprocess, reader, force, custom_ops)
+        return _packed(study, trials, Path(path), ready, *how)
 
 
 def _packed(
     study: Study,
     trials: Sequence[Trial],
     path: Path,
+    ready: Precompiled,
     licence: str,
     sign: str | Path | None,
-    preprocess: Path | None,
+    preprocess: str | Path | None,
     reader: bool,
     force: bool,
     custom_ops: bool,
@@ -110,8 +115,10 @@ def _packed(
     if signed is not None:
         free(signature_of(path), force, Path(sign or ""))
     parts = content(study, trials, licence=licence, custom_ops=custom_ops)
-    more = extras(study, parts.manifest.signatures, preprocess, reader=reader)
+    pictures = None if preprocess is None else Path(preprocess)
+    more = extras(study, parts.manifest.signatures, pictures, reader=reader) | ready.texts
     with replacing(path, force=force, sources=parts.files.values()) as draft:
+        parts = replace(parts, files={**parts.files, **ready.files})
         _write(draft, parts, {**_texts(parts, trials), EVIDENCE: _evidence(study, trials), **more})
         with archive.opened(draft):  # what a reader would refuse is not written
             pass
@@ -166,6 +173,7 @@ def demand_plain(
     sign: str | Path | None,
     preprocess: str | Path | None,
     reader: bool,
+    compiled: bool = False,
 ) -> None:
     """Refuse what is about a bundle where a package is written.
 
@@ -178,6 +186,7 @@ def demand_plain(
         "--sign": sign,
         "--preprocess": preprocess,
         "--reader": reader,
+        "--compiled": compiled,
     }
     if names := [name for name, one in given.items() if one]:
         raise BadSettings(
@@ -230,7 +239,8 @@ def _demand_portable(*backends: Backend) -> None:
     """
     for backend in backends:
         stored.demand(codec.encode(backend), "a bundle", fix=_ANOTHER)
-        named = set(stored.code(codec.encode(backend))) - set(backend.custom_ops)
+        code = stored.code(codec.encode(backend))
+        named = {*code} - {*backend.custom_ops, *factories(code)}
         if named:
             raise BadSettings(
                 f"a bundle cannot bring the code of {backend}: {', '.join(sorted(named))}",

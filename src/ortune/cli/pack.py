@@ -44,6 +44,7 @@ class _Asked(Request):
         preprocess: A preprocess.toml, by which the engine takes pictures; without it the one that
             lay beside the run's images.
         reader: Put a reader in, which opens the bundle where ortune is not installed.
+        compiled: Put in what the plans' providers compile for this device, which opens at once.
         force: Overwrite an existing output.
         allow_custom_ops: Run the custom operators that the run names, where they are needed.
     """
@@ -59,6 +60,7 @@ class _Asked(Request):
     sign: Annotated[str | Path | None, Option("KEY.pem")] = None
     preprocess: Annotated[str | Path | None, Option("FILE")] = None
     reader: bool = False
+    compiled: bool = False
     force: bool = False
     allow_custom_ops: bool = False
     target: Annotated[str | None, Option("TARGET", "--for")] = None
@@ -85,6 +87,7 @@ def command(asked: _Asked) -> int:
         sign=asked.sign,
         preprocess=asked.preprocess,
         reader=asked.reader,
+        compiled=asked.compiled,
         force=asked.force,
         custom_ops=asked.allow_custom_ops,
     )
@@ -143,7 +146,14 @@ def _package(asked: _Asked, target: str) -> int:
     from ortune.bundle.pack import candidates, demand_plain
     from ortune.bundle.package import package
 
-    demand_plain(asked.with_, asked.per_backend, asked.sign, asked.preprocess, asked.reader)
+    demand_plain(
+        asked.with_,
+        asked.per_backend,
+        asked.sign,
+        asked.preprocess,
+        asked.reader,
+        asked.compiled,
+    )
     code = asked.allow_custom_ops
     with closing(
         candidates(asked.run, asked.trial, asked.unconfirmed, asked.licence, code)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.plugins import codec
 from ortune.core.step import Step
+from ortune.quantization.node_filter import literally
 
 THRESHOLD = 0.01
 
@@ -65,12 +65,6 @@ def sensitive(file: Path, threshold: float) -> tuple[str, ...]:
         if cost > threshold:
             found |= dict.fromkeys(nodes)
     return tuple(found)
-
-
-def literally(name: str) -> str:
-    """Return the pattern that matches one name and nothing else."""
-    escaped = re.sub(r"([*?[])", r"[\1]", name)
-    return f"[r]{escaped[1:]}" if escaped.startswith("re:") else escaped
 
 
 def _without(step: Step, patterns: Sequence[str]) -> Step:

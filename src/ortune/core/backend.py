@@ -113,6 +113,11 @@ class Backend(Plugin):
         """
         return outputs
 
+    @classmethod
+    def tried(cls) -> tuple[Self, ...]:
+        """Return what `ortune doctor` tries: the plain options, and one for each other device."""
+        return (cls(),)
+
     def missing(self) -> str | None:
         """Return why it cannot run in this process and how to fix that; None when it can.
 

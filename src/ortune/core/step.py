@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
@@ -32,6 +32,13 @@ class Stage(enum.IntEnum):
     SPELL = 15
     FUSE = 20
     FINISH = 30
+
+
+Noise: TypeAlias = Callable[["ir.Model", Sequence[Tensors]], Sequence[float]]
+"""Runs a model that has further inputs, on a few samples with each of the values given for them.
+
+Returns noise over signal of the outputs for each, the first's outputs being the signal.
+"""
 
 
 class Bridge:
@@ -152,6 +159,17 @@ class Quantizer(Plugin):
     def calibrates(self) -> bool:
         """Whether it may ask for ranges."""
         return type(self).probes is not Quantizer.probes
+
+    def refined(self, model: ir.Model, ranges: Ranges, noise: Noise | None) -> Self:
+        """Return it with what forward runs decide; asked once, of the model before `apply`.
+
+        Args:
+            noise: Runs the model; None where there are no samples.
+
+        Raises:
+            OrtuneError: It cannot decide.
+        """
+        return self
 
     @property
     def keeps_io(self) -> bool:

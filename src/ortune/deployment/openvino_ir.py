@@ -38,6 +38,8 @@ def refusal(source: Source) -> str:
     """Return why OpenVINO cannot run a plan as it was measured; empty when it can."""
     if not isinstance(source.backend, Openvino):
         return f"it was measured on '{source.backend.name()}', not on OpenVINO"
+    if source.backend.device != "cpu":
+        return f"it was measured on OpenVINO's device {source.backend.device}, not on its CPU"
     return ""
 
 

@@ -1,26 +1,32 @@
-"""Which plans TensorRT can take, ranges of their inputs, and the matching line for trtexec."""
+"""Engines of a bundle's plans: which TensorRT can take, ranges of inputs, the build itself."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx_ir as ir
 
 from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.bundle.source import Source
+from ortune.core.errors import BadModel
+from ortune.measurement.job import WorkerJob
+from ortune.measurement.process import Worker, WorkerFailed
 from ortune.model.graph.edit import const_array, every_node
 from ortune.model.io import file
 from ortune.runtimes.tensorrt import profiles
 
+_BUILD_S = 7200
+"""TensorRT times every kernel it may take: minutes, more at level 5."""
 _STANDARD = ("", "ai.onnx")
 _ELSEWHERE = ("bucketed", "torch", "simulated")
 """Backends that do more, or other, than run the file."""
 _DYNAMIC = ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger")
 _FUSED = ("QLinearConv", "QLinearMatMul")
-"""Operators of 8-bit integers without pairs: NVIDIA's list for its ONNX parser has none of them."""
+"""Operators of 8-bit integers without pairs, which NVIDIA's list for its ONNX parser lacks."""
 
 
 def refusal(source: Source, plugins: Sequence[str]) -> str:
@@ -78,6 +84,26 @@ def ranges(source: Source, name: str, spelled: Sequence[str]) -> tuple[str, ...]
 
 def _named(text: str) -> str:
     return next(iter(profiles.parse((text,))[0]))
+
+
+def build(model: Path, backend: TensorrtEngine, environment: str) -> None:
+    """Let a worker build the engine and list its layers, in files beside the model.
+
+    Raises:
+        BadModel: TensorRT builds none, or takes its process down.
+    """
+    out = str(model.with_suffix(".engine").resolve())
+    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+        root = Path(folder).resolve()
+        job = WorkerJob({"": model.resolve()}, backend, {}, root, environment=environment)
+        try:
+            with Worker(job, timeout_s=_BUILD_S) as worker:
+                worker.ask("optimize", out=out)
+        except WorkerFailed as error:
+            raise BadModel(
+                f"no engine: {error.failure.reason}",
+                fix=error.failure.fix or "pack another trial (--trial KEY)",
+            ) from None
 
 
 def trtexec(backend: TensorrtEngine, label: str, plugins: Sequence[Path]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.plugins import stored
 from ortune.engine.manifest import (
+    COMPILED,
     EVIDENCE,
     MANIFEST,
     MOST_PLANS,
@@ -51,6 +52,7 @@ TEXTS = {
     SBOM: 4 << 20,
     PREPROCESS: 1 << 16,
     SERVING: 1 << 16,
+    COMPILED: 1 << 18,
     READER: 1 << 20,
 } | {own(place, name): size for place in range(MOST_PLANS) for name, size in _OWN.items()}
 """Member that is read as text, and may be packed -> bytes at most: parsed, JSON may take fifty

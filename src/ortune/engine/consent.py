@@ -10,6 +10,7 @@ from typing import Any
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins import stored
+from ortune.core.plugins.user_function import is_function
 from ortune.engine.manifest import Manifest, PackedPlan
 
 _LIBRARIES = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
@@ -22,19 +23,30 @@ def demand(name: str, manifest: Manifest, allowed: bool) -> None:
     Raises:
         BadSettings: It has some; the text names it.
     """
-    if not manifest.custom_ops or allowed:
+    named = operators(manifest.custom_ops)
+    if not named or allowed:
         return
     found = [
         f"{text.rpartition('/')[2]} (sha256 {manifest.members[text].sha256[:16]})"
         if text in manifest.members
         else f"the Python module {text}"
-        for text in manifest.custom_ops
+        for text in named
     ]
     raise BadSettings(
         f"{name} runs code of its own, custom operators: {', '.join(found)}",
         fix="if you trust where it comes from: load(path, custom_ops=True), or "
         "--allow-custom-ops on the command line",
     )
+
+
+def operators(named: Sequence[str]) -> tuple[str, ...]:
+    """Return the libraries of custom operators among the code that is named."""
+    return tuple(text for text in named if not is_function(text))
+
+
+def factories(named: Sequence[str]) -> tuple[str, ...]:
+    """Return the functions, ``pkg.module:factory``, that make a plan's model in Python."""
+    return tuple(text for text in named if is_function(text))
 
 
 def placed(backend: Backend, plan: PackedPlan, manifest: Manifest, folder: Path) -> Backend:
@@ -72,4 +84,6 @@ def is_code(path: Path) -> bool:
 
 def libraries(named: tuple[str, ...], manifest: Manifest, folder: Path) -> tuple[str, ...]:
     """Return where the bundle's libraries were unpacked; installed modules keep their names."""
-    return tuple(str(folder / text) if text in manifest.members else text for text in named)
+    return tuple(
+        str(folder / text) if text in manifest.members else text for text in operators(named)
+    )

@@ -30,6 +30,7 @@ class Engine:
             asked for; empty when it does not.
         plan: The bundle's plan that runs; None for its original, for a backend that none of its
             plans was measured on, and for a plain model.
+        compiled: Its models run as they were compiled when the bundle was packed.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class Engine:
         resources: ExitStack,
         fallback: str = "",
         plan: PackedPlan | None = None,
+        *,
+        compiled: bool = False,
     ) -> None:
         """Own what is given.
 
@@ -49,6 +52,7 @@ class Engine:
         self.backend = backend
         self.fallback = fallback
         self.plan = plan
+        self.compiled = compiled
         self._calls = dict(calls)
         self._only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
         self._release = weakref.finalize(self, resources.close)

@@ -274,7 +274,7 @@ def _apart(backend: Backend, cpus: Sequence[int]) -> Backend:
     changed: dict[str, Any] = {}
     if isinstance(inner, Backend):
         changed["inner"] = _apart(replace(inner, threads=backend.threads), cpus)
-    elif backend.name() == "openvino":
+    elif backend.name() == "openvino" and getattr(backend, "device", "cpu") == "cpu":
         config = [one for one in backend.config if not one.startswith(_RESERVE)]  # type: ignore[attr-defined]
         changed["config"] = (*config, f"{_RESERVE}=YES")
     elif cpus and bool(getattr(backend, "affinity", "")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -12,11 +12,14 @@ from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings
 from ortune.core.plugins import spelling
-from ortune.engine import archive, consent, plans
+from ortune.engine import archive, consent
 from ortune.engine.call import Call
 from ortune.engine.engine import Engine
 from ortune.engine.instances import Serving
 from ortune.engine.manifest import Signature
+from ortune.engine.plans.compiled import packed_compiled
+from ortune.engine.plans.opening import PLAIN, demand_here, open_plan
+from ortune.engine.plans.sessions import Opened
 from ortune.engine.samples import pictures
 from ortune.engine.settings import packed_serving, serving
 from ortune.engine.signing import verify_signature
@@ -34,6 +37,7 @@ def load(
     preferred: Sequence[int] = (),
     max_queue: int = 0,
     require_signature: str | Path | None = None,
+    compiled: bool = True,
 ) -> Engine:
     """Open a bundle with exactly the settings it was measured with, or a plain model.
 
@@ -56,6 +60,8 @@ def load(
         max_queue: Requests of `submit` that wait at most; 0 takes 1024.
         require_signature: Public key, a PEM file: a bundle that its owner did not sign is not
             opened.
+        compiled: Open what a provider compiled when a bundle was packed, where provider, versions
+            and device are the same. Say False where you would not trust the file.
 
     Raises:
         BadModel: The file is damaged, was changed after packing, no longer answers as packed, or
@@ -75,13 +81,39 @@ def load(
         verify_signature(path, require_signature)
     allowed = _allowed(path, custom_ops)
     wanted = None if on is None else _backend(on)
+    return _bundle(path, asked, wanted, allowed, compiled)
+
+
+def _bundle(
+    path: Path,
+    asked: Callable[..., Serving],
+    wanted: Backend | None,
+    allowed: bool,
+    compiled: bool,
+) -> Engine:
+    """Open a bundle.
+
+    Args:
+        asked: Makes how it is served of what the bundle wants.
+        allowed: Whether code that it brings or names may run.
+        compiled: Whether what a provider compiled may be opened.
+    """
     with ExitStack() as stack:
         with archive.opened(path) as (file, manifest):
             consent.demand(path.name, manifest, allowed)
             how = asked(packed_serving(path.name, file, manifest))
-            found = plans.open_plan(stack, plans.Opened(path.name, file, manifest, how), wanted)
+            ready = packed_compiled(path.name, file, manifest) if compiled else {}
+            opened = Opened(path.name, file, manifest, how, ready, allowed)
+            found = open_plan(stack, opened, wanted)
             pictures.attach(found.calls, path.name, file, manifest)
-        return Engine(found.calls, found.backend, stack.pop_all(), found.fallback, found.plan)
+        return Engine(
+            found.calls,
+            found.backend,
+            stack.pop_all(),
+            found.fallback,
+            found.plan,
+            compiled=found.compiled,
+        )
 
 
 def _demand_unsigned(path: Path, key: str | Path | None) -> None:
@@ -114,8 +146,8 @@ def _plain(
 
     if given is True:
         raise BadSettings(f"{path.name} brings no libraries", fix="name one: custom_ops='lib.so'")
-    backend = _backend(on or plans.PLAIN)
-    plans.demand_here(backend)
+    backend = _backend(on or PLAIN)
+    demand_here(backend)
     if given:
         if not isinstance(backend, Cpu):
             raise BadSettings(

@@ -13,7 +13,7 @@ from ortune.core import wording
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec, stored
-from ortune.core.plugins.user_function import is_path
+from ortune.core.plugins.user_function import is_function, is_path
 
 FORMAT = 2
 """Raised when an older reader could misread a bundle. One of format 1 has a single plan."""
@@ -26,6 +26,7 @@ SBOM = "sbom.cdx.json"
 """The parts of the bundle and who made them, as CycloneDX 1.6."""
 PREPROCESS = "preprocess.toml"
 """How a picture becomes the model's input; optional, as are the next two."""
+COMPILED = "compiled.json"
 SERVING = "serving.json"
 """How an engine shares CPUs among sessions, and runs among requests."""
 READER = "reader.py"
@@ -295,5 +296,5 @@ def _ordered(value: float, low: float, high: float) -> bool:
 
 
 def _module(text: str) -> bool:
-    """Say whether a text names an installed module: neither a path nor the name of a file."""
-    return re.fullmatch(r"[A-Za-z_][\w.-]*", text) is not None and not is_path(text)
+    """Say whether a text names an installed module, or a function in one: no path, no file."""
+    return is_function(text) or bool(re.fullmatch(r"[A-Za-z_][\w.-]*", text) and not is_path(text))

@@ -26,6 +26,7 @@ class WorkerJob:
         workload: How timed runs are driven, and how many samples are stacked into one.
         path: Folders put first on the import path, for functions of the user.
         environment: Where the worker runs; see `measurement.environment`.
+        engines: Folder of what providers build, in the place of the user's.
     """
 
     models: Mapping[str, Path]
@@ -36,6 +37,7 @@ class WorkerJob:
     path: tuple[str, ...] = ()
     verbose: bool = False
     environment: str = HERE
+    engines: Path | None = None
 
 
 @dataclass(frozen=True)

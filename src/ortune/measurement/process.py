@@ -35,6 +35,7 @@ from ortune.runtimes.onnxruntime import messages
 from ortune.workloads.latency import Latency
 
 _LAST_LINES = 4
+_LONGEST_BUILD_S = 3600.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LATENCY = Latency()
 PROGRAM = ("ortune.measurement.worker",)
@@ -178,8 +179,12 @@ class Worker:
             self._process.stdout.close()
 
     def _read(self, timeout_s: float, do: str) -> dict[str, Any]:
-        """Return the answer; what tells how far it is goes to the sink."""
-        until = time.monotonic() + timeout_s
+        """Return the answer; what tells how far it is goes to the sink.
+
+        While an engine is being built the deadline moves on with every word of it.
+        """
+        began = time.monotonic()
+        until = began + timeout_s
         while True:
             try:
                 line = self._answers.get(timeout=max(0.0, until - time.monotonic()))
@@ -192,6 +197,8 @@ class Worker:
             if "progress" not in answer:
                 return answer
             self._sink(Progress(*answer["progress"]))
+            if answer.get("building"):
+                until = max(until, min(time.monotonic() + timeout_s, began + _LONGEST_BUILD_S))
 
     def _listen(self) -> None:
         """Pass answers on from the pipe; an empty one marks its end. Selecting is not portable."""
@@ -270,8 +277,13 @@ def lone(
     label: str,
     workload: Workload = _LATENCY,
     environment: str = HERE,
+    engines: Path | None = None,
 ) -> WorkerJob:
-    """Return the job of a single model: its samples in `stream`, its files below `root`."""
+    """Return the job of a single model: its samples in `stream`, its files below `root`.
+
+    Args:
+        engines: Folder of built engines, in the place of the user's.
+    """
     out = worker_folder(root.resolve() / "workers", label)
     return WorkerJob(
         {MAIN: model.resolve()},
@@ -280,6 +292,7 @@ def lone(
         out,
         workload,
         environment=environment,
+        engines=engines,
     )
 
 

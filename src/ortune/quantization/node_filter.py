@@ -62,6 +62,12 @@ def wanted(model: ir.Model, include: Sequence[str], exclude: Sequence[str]) -> f
     return named - left
 
 
+def literally(name: str) -> str:
+    """Return the pattern that matches one name and nothing else."""
+    escaped = re.sub(r"([*?[])", r"[\1]", name)
+    return f"[r]{escaped[1:]}" if escaped.startswith("re:") else escaped
+
+
 def _matcher(pattern: str, option: str) -> re.Pattern[str]:
     try:
         own = pattern.startswith("re:")

@@ -33,3 +33,13 @@ def discard_back(value: ir.Value | None) -> None:
         elif node.graph is not None and not any(map(is_read, node.outputs)):
             ahead += node.inputs
             node.graph.remove(node, safe=True)
+
+
+def take_output(editor: edit.Editor, graph: ir.Graph, value: ir.Value, instead: ir.Value) -> None:
+    """Make `instead` a graph's output in a value's place, under the name it had."""
+    name, outputs = str(value.name), graph.outputs
+    for index, output in enumerate(outputs):
+        if output is value:
+            outputs[index] = instead
+    value.name = editor.fresh(f"{name}_float")
+    instead.name = name

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from ortune.core.backend import Backend
+from ortune.core.capabilities import Capabilities
+from ortune.core.facts import Facts
+from ortune.core.step import Quantizer
 from ortune.quantization.float16.format import FLOAT16, Format
-from ortune.quantization.float16.narrow import Sixteen
+from ortune.quantization.float16.narrow import PAIR_OPSET, Sixteen
+from ortune.quantization.roles import Role, find
 
 
 @dataclass(frozen=True)
@@ -25,3 +31,14 @@ class Fp16(Sixteen):
     format: ClassVar[Format] = FLOAT16
 
     sums: Literal["float32", "float16"] = "float32"
+
+    @classmethod
+    def mixes(
+        cls, facts: Facts, backend: Backend, capabilities: Capabilities
+    ) -> Iterable[tuple[Quantizer, ...]]:
+        """Yield static int8 with the rest in float16, for a GPU that is fast at both."""
+        both = {"int8", "fp16"} <= backend.arithmetic and backend.runs_on == "gpu"
+        static = find(Quantizer, Role.STATIC) if both and facts.opset >= PAIR_OPSET else None
+        for base in static.offers(facts, backend, capabilities) if static is not None else ():
+            yield (base, cls(pairs=True))
+            return

@@ -57,7 +57,7 @@ def reference(
         WorkerFailed: The source model does not run on these samples.
     """
     path = folder.resolve() / f"{name}.stream"
-    outputs(_job(model, stream, folder, custom_ops), indices, path)
+    outputs(job(model, stream, folder, custom_ops), indices, path)
     return ExpectedOutputs(stream, tuple(indices), path, custom_ops)
 
 
@@ -88,8 +88,8 @@ def difference(model: Path, wanted: ExpectedOutputs, folder: Path) -> str | None
         "expected": str(wanted.outputs),
     }
     try:
-        job = _job(model, wanted.stream, folder, wanted.custom_ops)
-        answer = ask_once(job, ("score", command))[0]
+        asked = job(model, wanted.stream, folder, wanted.custom_ops)
+        answer = ask_once(asked, ("score", command))[0]
     except WorkerFailed as error:
         return error.failure.reason
     snr = Snr().aggregate(np.asarray(answer["records"][0], np.float64))
@@ -101,5 +101,6 @@ def decibels(wanted: Sequence[Tensors], found: Sequence[Tensors]) -> float:
     return Snr().aggregate(Snr().records(wanted, found, None))
 
 
-def _job(model: Path, stream: Path, folder: Path, custom_ops: tuple[str, ...]) -> WorkerJob:
+def job(model: Path, stream: Path, folder: Path, custom_ops: tuple[str, ...]) -> WorkerJob:
+    """Return the job of running a model on samples as it is written, on the CPU."""
     return lone(model, replace(_ORACLE, custom_ops=custom_ops), stream, folder, "compare")

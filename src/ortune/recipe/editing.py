@@ -23,7 +23,7 @@ from ortune.model.graph import spec
 from ortune.model.graph.edit import take_notes
 from ortune.model.io import file, names
 from ortune.model.io.check import ModelSignature, check, retyped, signature
-from ortune.recipe import compare, cross
+from ortune.recipe import compare, cross, forward_runs
 from ortune.recipe.material import Material
 from ortune.recipe.one_pass import observe
 
@@ -151,7 +151,10 @@ class Work:
             ranges |= self._observed(step, missing)
         self._trusted = self._untouched = False
         self._lossy, self._wanted = True, None
-        count = step.apply(self.model, ranges)
+        told = forward_runs.decided(
+            step, self.model, ranges, self.material, self._folder, self._sink
+        )
+        count = told.apply(self.model, ranges)
         if not step.keeps_io:
             self._before = retyped(self._before, self.model)
         check(self.model, self._before, step.name())

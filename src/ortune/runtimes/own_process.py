@@ -21,3 +21,19 @@ def run(code: str, *words: str) -> subprocess.CompletedProcess[str] | None:
         )
     except subprocess.TimeoutExpired:
         return None
+
+
+def refusal(name: str, code: str, *words: str) -> str | None:
+    """Return what code printed of a library that it loads, or how it ended; None for nothing.
+
+    Args:
+        name: What is loaded, for the text.
+        code: Prints why the library is of no use; words are its ``sys.argv[1:]``.
+    """
+    done = run(code, *words)
+    if done is None:
+        return f"{name} does not load within {LIMIT_S} s"
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        return f"{name} does not load: {last}"
+    return done.stdout.strip() or None

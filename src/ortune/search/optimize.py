@@ -129,6 +129,9 @@ def _targets(asked: Optimize, own: tuple[Transform, ...]) -> list[Target]:
         for target in read_targets(equipped(asked.on, asked.custom_ops))
     ]
     _demand_portable(targets)
+    for target in targets:
+        if why := target.backend.unverified:
+            asked.sink(Note(f"{target.backend.name()} is unverified: {why}"))
     return targets
 
 

@@ -17,8 +17,6 @@ from ortune.core.plugins.bounds import Bounds
 from ortune.deployment import model_files, tensorrt
 from ortune.deployment.replay import by_worker
 from ortune.measurement.environment import names
-from ortune.measurement.job import WorkerJob
-from ortune.measurement.process import WorkerFailed, ask_once
 from ortune.runtimes.tensorrt import library, profiles
 
 _PLUGINS = "plugins"
@@ -85,7 +83,7 @@ class TensorrtPackage(Target):
             model_files.copy(source, name, folder, f"{label}.onnx")
             backend = self._backend(source, name, libraries)
             if self.built:
-                self._build(folder / f"{label}.onnx", backend)
+                tensorrt.build(folder / f"{label}.onnx", backend, self._place())
             inside = [path.relative_to(folder) for path in libraries]
             lines.append(tensorrt.trtexec(backend, label, inside))
             lines += [f"profile: {text}" for text in backend.profiles]
@@ -120,20 +118,6 @@ class TensorrtPackage(Target):
             timing_cache=self.timing_cache,
             plugins=tuple(str(path.resolve()) for path in libraries),
         )
-
-    def _build(self, model: Path, backend: TensorrtEngine) -> None:
-        """Let a worker build the engine beside the model: a build may take down its process."""
-        out = model.with_suffix(".engine").resolve()
-        job = WorkerJob(
-            {"": model.resolve()}, backend, {}, model.parent.resolve(), environment=self._place()
-        )
-        try:
-            ask_once(job, ("optimize", {"out": str(out)}))
-        except WorkerFailed as error:
-            raise BadModel(
-                f"no engine: {error.failure.reason}",
-                fix=error.failure.fix or "pack another trial (--trial KEY)",
-            ) from None
 
     def _copied(self, path: Path, folder: Path) -> Path:
         """Put a plug-in library into the package.

@@ -17,7 +17,7 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadSettings
 from ortune.core.facts import Facts, TensorSpec
 from ortune.core.plugins import catalog
-from ortune.runtimes.onnxruntime import gpu_options, provider_probe
+from ortune.runtimes.onnxruntime.providers import nvidia, probe
 from ortune.samples import digit_cnn
 from ortune.workloads.latency import Latency
 
@@ -44,19 +44,19 @@ class ScriptedPlaced(ScriptedSession):
     """Stands for a session whose provider starts and takes no node."""
 
     def get_providers(self) -> list[str]:
-        return [provider_probe.CUDA, *super().get_providers()]
+        return [probe.CUDA, *super().get_providers()]
 
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A package that has the provider; `InferenceSession` is one of the scripted ones."""
-    listed = [provider_probe.CUDA, "CPUExecutionProvider"]
+    listed = [probe.CUDA, "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: listed)
     monkeypatch.setattr(onnxruntime, "InferenceSession", ScriptedSession)
     return monkeypatch
 
 
-def probed(answer: provider_probe.Probed) -> Any:
+def probed(answer: probe.Probed) -> Any:
     return lambda provider, index=0: answer
 
 
@@ -67,7 +67,7 @@ def facts(ops: Mapping[str, int], dynamic: tuple[str, ...] = ()) -> Facts:
 
 
 def test_every_option_that_matters_is_written_out() -> None:
-    made = gpu_options.cuda(Cuda(device=1, memory_limit=512, search="heuristic"))
+    made = nvidia.cuda(Cuda(device=1, memory_limit=512, search="heuristic"))
     assert made == {
         "device_id": "1",
         "gpu_mem_limit": str(512 << 20),
@@ -82,7 +82,7 @@ def test_every_option_that_matters_is_written_out() -> None:
 
 def test_tf32_is_off_unless_asked_and_lossy() -> None:
     assert not Cuda().lossy and Cuda(tf32=True).lossy and Cuda(config=("sdpa_kernel=1",)).lossy
-    assert gpu_options.cuda(Cuda(tf32=True))["use_tf32"] == "1"
+    assert nvidia.cuda(Cuda(tf32=True))["use_tf32"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_without_the_package_it_says_what_to_install() -> None:
 def test_a_silent_fallback_is_an_error_that_names_the_provider_and_the_cause(
     scripted: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    answer = provider_probe.Probed("not loadable", "libcublasLt.so.13", "pip install it")
-    scripted.setattr(provider_probe, "probed", probed(answer))
+    answer = probe.Probed("not loadable", "libcublasLt.so.13", "pip install it")
+    scripted.setattr(probe, "probed", probed(answer))
     for act in (lambda: Cuda().open(MODEL).__enter__(), lambda: Cuda().takes(MODEL)):
         with pytest.raises(BackendMissing) as caught:
             act()
@@ -135,7 +135,7 @@ def test_a_provider_that_takes_nothing_is_an_error(
     scripted: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     scripted.setattr(onnxruntime, "InferenceSession", ScriptedPlaced)
-    scripted.setattr(provider_probe, "probed", probed(provider_probe.Probed("works")))
+    scripted.setattr(probe, "probed", probed(probe.Probed("works")))
     with pytest.raises(BackendMissing, match=r"CUDAExecutionProvider took none of \d+ nodes"):
         Cuda().open(MODEL).__enter__()
     with pytest.raises(BackendMissing, match="took none"):

@@ -6,32 +6,35 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.backends.test_cuda import facts
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
 from ortune.backends.tensorrt import Tensorrt
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadSettings
-from ortune.runtimes.onnxruntime import gpu_options
+from ortune.runtimes.onnxruntime.providers import nvidia
 from ortune.samples import digit_cnn
 from ortune.workloads.latency import Latency
-from tests.unit.backends.test_cuda import facts
 
 MODEL = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 
 
 def test_the_graphs_own_precision_sets_no_flag() -> None:
-    made = gpu_options.tensorrt(Tensorrt(), {}, "/cache")
+    made = nvidia.tensorrt(Tensorrt(), {}, "/cache")
     assert made["trt_fp16_enable"] == made["trt_bf16_enable"] == "0"
     assert "trt_int8_enable" not in made, "int8 comes by Q/DQ pairs"
-    assert made["trt_engine_cache_path"] == made["trt_timing_cache_path"] == "/cache"
-    assert gpu_options.tensorrt(Tensorrt(precision="bf16"), {}, "")["trt_bf16_enable"] == "1"
+    assert made["trt_engine_cache_path"] == "/cache"
+    assert made["trt_timing_cache_path"].endswith("tensorrt-timings"), "all models' together"
+    assert nvidia.tensorrt(Tensorrt(precision="bf16"), {}, "")["trt_bf16_enable"] == "1"
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
-    made = gpu_options.tensorrt(Tensorrt(), {}, "")
-    assert made["trt_engine_cache_enable"] == made["trt_timing_cache_enable"] == "0"
-    made = gpu_options.tensorrt(Tensorrt(cache=False), {}, "/cache")
+    made = nvidia.tensorrt(Tensorrt(), {}, "")
+    assert made["trt_engine_cache_enable"] == "0"
+    made = nvidia.tensorrt(Tensorrt(timing_cache=False), {}, "")
+    assert made["trt_timing_cache_enable"] == "0" and "trt_timing_cache_path" not in made
+    made = nvidia.tensorrt(Tensorrt(cache=False), {}, "/cache")
     assert made["trt_engine_cache_enable"] == "0" and "trt_engine_cache_path" not in made
 
 

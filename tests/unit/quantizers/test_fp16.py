@@ -392,3 +392,56 @@ def test_lstm() -> None:
     )
     assert error(model, {"x": normal(3, 2, 8)}) > 45
     assert types(model)["o"] == ir.DataType.FLOAT16
+
+
+PAIRED = """g (float[1,4,8,8] x) => (float[1,6,8,8] y) {
+  a = QuantizeLinear(x, s, z)
+  b = DequantizeLinear(a, s, z)
+  w = DequantizeLinear<axis = 0>(k, t, u)
+  c = Conv<pads = [1,1,1,1]>(b, w, bias)
+  y = Relu(c)
+}"""
+
+
+def paired(opset: int = 19, step: float = 0.02) -> ir.Model:
+    return model_of(
+        f"""<ir_version: 9, opset_import: ["": {opset}]> {PAIRED}""",
+        {
+            "s": np.array(step, np.float32),
+            "z": np.array(0, np.int8),
+            "k": np.clip(normal(6, 4, 3, 3, scale=40), -127, 127).astype(np.int8),
+            "t": np.full(6, 0.003, np.float32),
+            "u": np.zeros(6, np.int8),
+            "bias": normal(6, scale=0.1),
+        },
+    )
+
+
+def test_pairs_stay_float32_unless_asked() -> None:
+    model = paired()
+    assert error(model, {"x": normal(1, 4, 8, 8)}) > 30
+    scales = {n.inputs[1].dtype for n in model.graph if "Linear" in n.op_type}
+    assert scales == {ir.DataType.FLOAT}
+
+
+def test_pairs_of_16_bits_have_no_cast_before_their_layer() -> None:
+    model = paired()
+    assert error(model, {"x": normal(1, 4, 8, 8)}, Fp16(pairs=True)) > 30
+    scales = {n.inputs[1].dtype for n in model.graph if "Linear" in n.op_type}
+    assert scales == {ir.DataType.FLOAT16}
+    (conv,) = [node for node in model.graph if node.op_type == "Conv"]
+    assert {v.producer().op_type for v in conv.inputs[:2]} == {"DequantizeLinear"}
+    assert ops(model).count("Cast") == 2
+
+
+def test_a_step_too_small_for_16_bits_stays(opset: int = 19) -> None:
+    model = paired(opset, step=1e-6)
+    Fp16(pairs=True).apply(model, {})
+    q = next(node for node in model.graph if node.op_type == "QuantizeLinear")
+    assert q.inputs[1].dtype == ir.DataType.FLOAT
+
+
+def test_pairs_of_16_bits_take_their_opset() -> None:
+    with pytest.raises(Refused, match="opset 19") as caught:
+        Fp16(pairs=True).apply(paired(17), {})
+    assert "raise-opset(to=19)" in caught.value.fix

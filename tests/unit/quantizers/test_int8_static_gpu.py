@@ -18,6 +18,7 @@ from ortune.model.graph.qdq import is_weight
 from ortune.model.lint import gpu
 from ortune.quantization.qdq import runtime_rules
 from ortune.quantization.qdq.runtime_rules import Gives
+from ortune.quantizers.fp16 import Fp16
 from ortune.quantizers.int8_static import Int8Static
 
 TIED = """<ir_version: 8, opset_import: ["": 17]>
@@ -167,3 +168,17 @@ def test_onnxruntime_puts_the_bias_into_integers_unless_it_is_told_not_to(tmp_pa
         made = onnx.load(tmp_path / f"{disabled}.onnx")
         types = {tensor.data_type for tensor in made.graph.initializer}
         assert (onnx.TensorProto.INT32 in types) is wanted
+
+
+def test_with_the_rest_in_float16_no_cast_parts_a_pair_from_its_layer() -> None:
+    model = model_of(CNN.replace('"": 17', '"": 19'), CNN_WEIGHTS)
+    before = run(model, FRESH)[0]
+    quantize(model, Int8Static(target="tensorrt", head=True), IMAGES)
+    Fp16(pairs=True).apply(model, {})
+    assert gpu.tensorrt(model) == ()
+    for node in model.graph:
+        if node.op_type == "Conv":
+            assert [v.producer().op_type for v in node.inputs[:2]] == ["DequantizeLinear"] * 2
+            assert {v.dtype for v in node.inputs} == {ir.DataType.FLOAT16}
+    assert ops(model).count("Cast") == 2
+    assert snr(before, run(model, FRESH, "DISABLE_ALL")[0]) > 25

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 
 import pytest
 
+from ortune.backends.cuda import Cuda
+from ortune.backends.directml import Directml
+from ortune.backends.tensorrt import Tensorrt
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts, TensorSpec
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
+from ortune.quantizers.fp16 import Fp16
+from ortune.quantizers.int8_static import Int8Static
 from ortune.recipe.space import recipes
 
 CPU = frozenset({"int8", "int8-dynamic"})
@@ -159,3 +164,45 @@ def test_tables_of_tokens_are_offered_in_integers() -> None:
 def test_four_bits_are_tried_after_eight() -> None:
     tried = names(CPU, TRANSFORMER)
     assert tried.index("int4-weights") > tried.index("int8-weights(form=nbits)")
+
+
+GPUS = (Cuda(), Tensorrt(), Directml())
+
+
+def steps_for(backend: Backend) -> list[Quantizer]:
+    facts = Facts({"Conv": 30, "MatMul": 8, "LSTM": 1}, 39, 1, 1, {}, 19, 8, (), ())
+    found: list[Quantizer] = []
+    for name in catalog.names(Quantizer):
+        cls = catalog.load(Quantizer, name)
+        found += cls.offers(facts, backend, Capabilities())
+        found += [step for mix in cls.mixes(facts, backend, Capabilities()) for step in mix]
+    return found
+
+
+@pytest.mark.parametrize("backend", GPUS, ids=str)
+def test_no_gpu_is_offered_ranges_taken_in_the_run(backend: Backend) -> None:
+    """Their operators have no kernel there; see `convert` and `model.lint.gpu`."""
+    assert not [step for step in steps_for(backend) if step.name() == "int8-dynamic"]
+
+
+def test_static_int8_follows_the_rules_of_the_provider() -> None:
+    found = {
+        backend.name(): {
+            step.target for step in steps_for(backend) if isinstance(step, Int8Static)
+        }
+        for backend in GPUS
+    }
+    assert found == {"cuda": set(), "tensorrt": {"tensorrt"}, "directml": {"directml"}}
+
+
+def test_tensorrt_is_offered_int8_with_the_rest_in_float16() -> None:
+    base = Fp16.mixes(facts_of(19), Tensorrt(), Capabilities())
+    assert [[str(step) for step in mix] for mix in base] == [
+        ["int8-static(target=tensorrt)", "fp16(pairs=true)"]
+    ]
+    assert list(Fp16.mixes(facts_of(17), Tensorrt(), Capabilities())) == []
+    assert list(Fp16.mixes(facts_of(19), Cuda(), Capabilities())) == []
+
+
+def facts_of(opset: int) -> Facts:
+    return Facts({"Conv": 4}, 4, 1, 1, {}, opset, 8, (), ())

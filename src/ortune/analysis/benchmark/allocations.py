@@ -17,7 +17,8 @@ def allocated(one: Contestant, stream: Path, root: Path, *, by_node: bool) -> Ma
         ``arena``: ``held`` and ``peak`` bytes, or None; with `by_node` also ``nodes``: a list of
         `ortune.measurement.machine.memory.NodeMemory`, or None. ``why`` says why there is none.
     """
-    job = lone(one.model, one.backend, stream, root, "memory", one.workload, one.environment)
+    place, engines = one.environment, root / "engines" / "memory"
+    job = lone(one.model, one.backend, stream, root, "memory", one.workload, place, engines)
     found: dict[str, Any] = {"arena": None, "why": {}}
     for task in ("arena", "nodes") if by_node else ("arena",):
         try:

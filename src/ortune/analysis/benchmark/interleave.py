@@ -55,6 +55,7 @@ class TimedRow:
     """One contestant and everything measured of it; lists hold one entry a set.
 
     Attributes:
+        caches: ``cold`` or ``warm`` where engines are built: see `Started`.
         turns: Joined bursts of every block of a set: both halves of A .. A.
         cpu_ns: CPU time of all threads within bursts.
         joules: Energy counter -> joules within bursts, of the whole package or board.
@@ -69,6 +70,7 @@ class TimedRow:
     stream: Path
     load_ns: list[int] = field(default_factory=list)
     first_ns: list[int] = field(default_factory=list)
+    caches: list[str] = field(default_factory=list)
     placement: Mapping[str, int] = field(default_factory=dict)
     footprints: list[Mapping[str, Any]] = field(default_factory=list)
     turns: list[list[Burst]] = field(default_factory=list)
@@ -115,7 +117,9 @@ def contest(
                 sink(Progress("timing", before + share, total))
 
             with ExitStack() as stack:
-                _Set(rows, root, energy, stack, tell).run(seconds / total, backwards=turn % 2 == 1)
+                _Set(rows, root, energy, stack, tell, sink).run(
+                    seconds / total, backwards=turn % 2 == 1
+                )
 
 
 def pairs(one: TimedRow, base: TimedRow) -> list[Pair]:
@@ -133,12 +137,14 @@ class _Set:
         energy: Energy,
         stack: ExitStack,
         tell: Callable[[float], None],
+        sink: Sink,
     ) -> None:
         self._rows = rows
         self._root = root
         self._energy = energy
         self._stack = stack
         self._tell = tell
+        self._sink = sink
         self._live: dict[int, Answering] = {}
 
     def run(self, seconds: float, *, backwards: bool = False) -> None:
@@ -183,30 +189,43 @@ class _Set:
             raise error.as_bad_model(one.model, one.backend, fix) from None
 
     def _start(self, index: int) -> None:
-        """Load and run once, while no other process starts."""
+        """Load and run once, while no other process starts.
+
+        Its first process builds the engines of a provider that has any, the others find them.
+        """
         row = self._rows[index]
-        process = self._process(row)
+        process = self._process(index, row)
         worker = self._live[index] = self._stack.enter_context(process)
         started = ready(worker)
         row.load_ns.append(started.load_ns)
         row.first_ns.append(started.first_ns)
+        row.caches += [started.cache] if started.cache else []
         row.placement = started.placement
 
-    def _process(self, row: TimedRow) -> AbstractContextManager[Answering]:
+    def _process(self, index: int, row: TimedRow) -> AbstractContextManager[Answering]:
         """Start a row's process, or its processes, each on CPUs of its own."""
         several = row.contestant.processes
         if not several:
-            return self._worker(row)
+            return self._worker(index, row)
         parts = shares(usable_cpus(), several)
-        return Team([partial(self._worker, row, cpus if several > 1 else ()) for cpus in parts])
+        each = partial(self._worker, index, row)
+        return Team([partial(each, cpus if several > 1 else ()) for cpus in parts])
 
-    def _worker(self, row: TimedRow, cpus: Sequence[int] = ()) -> Worker:
+    def _worker(self, index: int, row: TimedRow, cpus: Sequence[int] = ()) -> Worker:
         """Start one process, on some CPUs with no more threads than these."""
-        who, place = row.contestant, (row.stream, self._root, "bench")
-        backend = lowered(who.backend, len(cpus))[0] if cpus else who.backend
-        job = lone(who.model, backend, *place, who.workload, who.environment)
+        who = row.contestant
+        job = lone(
+            who.model,
+            lowered(who.backend, len(cpus))[0] if cpus else who.backend,
+            row.stream,
+            self._root,
+            "bench",
+            who.workload,
+            who.environment,
+            self._root / "engines" / f"{index}-{who.workload.batch}",
+        )
         with bound(cpus):
-            return Worker(job, program=who.program)
+            return Worker(job, program=who.program, sink=self._sink)
 
     def _warm(self, index: int) -> Warmed:
         """Run until latencies settle; what the workload tells of it is dropped."""

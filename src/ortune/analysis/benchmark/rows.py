@@ -41,6 +41,7 @@ def row(one: TimedRow, digest: str, energy: Energy, size: int | None = None) -> 
         "placement": dict(one.placement),
         "load_ns": one.load_ns,
         "first_ns": one.first_ns,
+        **({"caches": one.caches} if one.caches else {}),
         "latency_ns": latency,
         **times(_told_apart(one)),
         "per_second": _rate(one, reported, samples),

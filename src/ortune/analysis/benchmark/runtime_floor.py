@@ -31,7 +31,8 @@ def floor(backend: Backend, root: Path, environment: str = HERE) -> Mapping[str,
     onnx.save(onnx.parser.parse_model(_TEXT), model)
     stream.write(feeds, [{"x": np.zeros((1, 4), np.float32)}])
     try:
-        job = lone(model, backend, feeds, root, "floor", environment=environment)
+        engines = root / "engines"
+        job = lone(model, backend, feeds, root, "floor", environment=environment, engines=engines)
         with Worker(job, timeout_s=60) as worker:
             started = ready(worker)
             return {"rss": worker.ask("footprint")["rss"], "load_ns": started.load_ns}

@@ -35,6 +35,7 @@ from ortune.model.analysis.weight_values import weight_values
 from ortune.model.graph import edit
 from ortune.model.graph.spec import type_name
 from ortune.model.io import file, names
+from ortune.model.lint import gpu
 from ortune.model.lint.finding import Finding, finding
 from ortune.model.lint.run import lint, ordered
 from ortune.model.shapes.infer import shaped
@@ -146,7 +147,7 @@ def run(asked: Inspect) -> Inspection:
         tensors=tuple(tensors(loaded, known[0], _TENSORS)),
         bodies=tuple(local_bodies(loaded)),
         functions=tuple(local_functions(loaded)),
-        lint=ordered([*odd, *(_pairs(loaded, facts) if read else ())]),
+        lint=ordered([*odd, *(_pairs(loaded, facts) if read else ()), *_gpu(known[0], backends)]),
         skipped="" if read else _skipped(size, facts),
         saturable=saturable(loaded) if read else (),
         steps=tuple(str(step) for step in clean(facts).steps),
@@ -161,6 +162,15 @@ def _placed(asked: Inspect, backends: Sequence[Backend]) -> Iterator[Placed]:
     for place, backend in enumerate(backends):
         asked.sink(Progress(f"loading on {backend}", place, len(backends)))
         yield placed(Path(asked.model), backend)
+
+
+def _gpu(shaped: ir.Model, backends: Sequence[Backend]) -> Iterator[Finding]:
+    """Yield what a GPU that was asked for would refuse, or not record, wherever we are."""
+    asked = {one.name() for one in backends}
+    if asked & {"tensorrt", "tensorrt-engine"}:
+        yield from gpu.tensorrt(shaped)
+    if asked & {"tensorrt", "cuda"}:
+        yield from gpu.cuda_graph(shaped)
 
 
 def _skipped(size: int, facts: Facts) -> str:

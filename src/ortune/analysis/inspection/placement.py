@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ from ortune.core.errors import OrtuneError
 from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
+from ortune.model.lint.gpu import SHAPES
 
 _TIMEOUT_S = 600
 
@@ -28,6 +29,8 @@ class Placed:
         nodes: Provider -> names of the model's nodes that it takes; constants are left out.
         added: Provider -> nodes that the runtime adds, such as casts.
         left: Nodes that no provider names: the runtime takes them apart, or does without them.
+        copied: Tensors that one provider makes and another reads: each is copied in every run, and
+            no CUDA graph is recorded over it. Shapes, which stay on the CPU, are left out.
         problem: Why it does not take the model, or cannot be asked; empty when it answered.
         fix: What to do about that.
     """
@@ -36,6 +39,7 @@ class Placed:
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     added: Mapping[str, int] = field(default_factory=dict)
     left: tuple[str, ...] = ()
+    copied: tuple[str, ...] = ()
     problem: str = ""
     fix: str = ""
 
@@ -80,4 +84,21 @@ def assignment(backend: str, model: ir.Model, answer: Mapping[str, list[str]]) -
         more = sum(n not in own and n not in outputs and n not in constants | held for n in names)
         if more:
             added[provider] = more
-    return Placed(backend, nodes, added, tuple(name for name in own if name not in seen))
+    left = tuple(name for name in own if name not in seen)
+    return Placed(backend, nodes, added, left, tuple(_copied(own, nodes)))
+
+
+def _copied(own: Mapping[str, ir.Node], nodes: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield the tensors, shapes apart, whose maker and reader two providers took."""
+    where = {own[name]: provider for provider, names in nodes.items() for name in names}
+    for node, provider in where.items():
+        for value in node.outputs:
+            readers = [use.node for use in value.uses() if use.node.op_type not in SHAPES]
+            others = {where.get(reader, provider) for reader in readers} - {provider}
+            if others and not _is_shape(value):
+                yield str(value.name)
+
+
+def _is_shape(value: ir.Value) -> bool:
+    whole = value.dtype in (ir.DataType.INT64, ir.DataType.INT32)
+    return whole and value.shape is not None and len(value.shape) < 2

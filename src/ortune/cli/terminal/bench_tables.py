@@ -38,7 +38,9 @@ def show(found: BenchResult, *, wide: bool) -> None:
     if wide:
         _table((*names, *_LATENCY), rows, "latency, ms, over all samples of all processes")
         _table(
-            (*names, *_START), rows, "start in a fresh process, ms; the runtime's import included"
+            (*names, *_start(rows)),
+            rows,
+            "start in a fresh process, ms; the runtime's import included",
         )
         _table((*names, *_MEMORY), rows, "memory")
         _table((*names, *_COST), rows, "cost of a run")
@@ -120,7 +122,7 @@ def _main(rows: Sequence[Row]) -> list[Column]:
 
 def _backend(row: Row) -> str:
     again = " (again)" if row["again"] else ""
-    return row["backend"] + again + (" (unverified)" if row.get("unverified") else "")
+    return f"{row['backend']}{again}{' (unverified)' if row.get('unverified') else ''}"
 
 
 def _ms(key: str) -> Callable[[Row], str]:
@@ -128,7 +130,19 @@ def _ms(key: str) -> Callable[[Row], str]:
 
 
 def _middle(key: str) -> Callable[[Row], str]:
-    return lambda row: milliseconds(median(row[key]) if row[key] else None)
+    """Of a provider that builds engines there is no one middle."""
+    return lambda row: milliseconds(
+        median(row[key]) if row[key] and not row.get("caches") else None
+    )
+
+
+def _of_cache(key: str, cache: str) -> Callable[[Row], str]:
+    def write(row: Row) -> str:
+        pairs = zip(row[key], row.get("caches", ()), strict=False)
+        found = [ns for ns, one in pairs if one == cache]
+        return milliseconds(median(found) if found else None)
+
+    return write
 
 
 def _error(row: Row) -> str:
@@ -158,11 +172,25 @@ _LATENCY: tuple[Column, ...] = (
     ("p99.9>", _ms("p999_ns")),
     ("max>", _ms("max_ns")),
 )
-_START: tuple[Column, ...] = (
-    ("session>", _middle("load_ns")),
-    ("of which runtime>", lambda row: milliseconds(row["runtime"]["load_ns"])),
-    ("first inference>", _middle("first_ns")),
-)
+
+
+def _start(rows: Sequence[Row]) -> list[Column]:
+    """Where a provider builds engines, the process that built and those that did not, apart."""
+    runtime: Column = (
+        "of which runtime>",
+        lambda row: milliseconds(row["runtime"]["load_ns"]),
+    )
+    plain = [("session>", _middle("load_ns")), runtime, ("first inference>", _middle("first_ns"))]
+    if not any(row.get("caches") for row in rows):
+        return plain
+    apart = [
+        (f"{what}, {cache}>", _of_cache(key, cache))
+        for what, key in (("session", "load_ns"), ("first inference", "first_ns"))
+        for cache in ("cold", "warm")
+    ]
+    return [*(plain if not all(row.get("caches") for row in rows) else [runtime]), *apart]
+
+
 _MEMORY: tuple[Column, ...] = (
     ("peak RSS MB>", lambda row: megabytes(row["peak_rss"])),
     ("RSS MB>", lambda row: megabytes(row["rss"])),

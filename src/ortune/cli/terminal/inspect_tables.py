@@ -171,10 +171,11 @@ def _placement(every: Iterable[Placed], verbose: bool) -> None:
             added = one.added.get(provider, 0)
             own = f"and {added} of its own (constants, casts, parts of nodes)" if added else ""
             rows.append((one.backend, provider, len(names), own))
-        if one.left:
-            named = ", ".join(one.left if verbose else one.left[:_LEFT])
-            more = "" if verbose or len(one.left) <= _LEFT else ", ..."
-            rows.append((one.backend, "decomposed", len(one.left), f"{named}{more}"))
+        for what, some in (("decomposed", one.left), ("copied between", one.copied)):
+            if some:
+                named = ", ".join(some if verbose else some[:_LEFT])
+                more = "" if verbose or len(some) <= _LEFT else ", ..."
+                rows.append((one.backend, what, len(some), f"{named}{more}"))
     if rows:
         table(("asked", "provider", "nodes>", ""), rows)
 

@@ -159,6 +159,7 @@ BACKENDS: Mapping[str, Mapping[str, Rule]] = {
     },
     "openvino": {
         "threads": _THREADS,
+        "device": _word("cpu", "gpu", "npu", "auto"),
         "precision": _word("f32", "bf16", "f16"),
         "hint": _word("latency", "throughput"),
         "streams": _THREADS,
@@ -167,6 +168,21 @@ BACKENDS: Mapping[str, Mapping[str, Rule]] = {
         "cores": _word("any", "performance", "efficient"),
         "flush_denormals": _FLAG,
         "config": {"rule": "pairs", "keys": OPENVINO_PROPERTIES},
+    },
+    "directml": {
+        "threads": _THREADS,
+        "device": _integer(0, 64),
+        "level": _LEVELS,
+        "metacommands": _FLAG,
+        "graph_fusion": _FLAG,
+    },
+    "plugin": {
+        "threads": _THREADS,
+        "package": _CODE,
+        "library": _CODE,
+        "provider": _text(r"[\w.]*", 128),
+        "device": _word("any", "cpu", "gpu", "npu"),
+        "options": _CODE,
     },
     **GPU_BACKENDS,
     "bucketed": {

@@ -1,4 +1,4 @@
-"""What a file from elsewhere may set of backends for NVIDIA GPUs; a part of `allowed`'s table."""
+"""What a file from elsewhere may set of backends for NVIDIA GPUs: a part of `allowed`."""
 
 from __future__ import annotations
 

@@ -69,13 +69,14 @@ def opened(path: Path, fields: SimpleNamespace) -> Iterator[Any]:
     default = SimpleNamespace(**DEFAULTS[fields.kind])
     if fields.kind == "openvino":
         made = properties.made(fields, default)
-        plugged = _plugged()
+        device = fields.device.upper()
+        plugged = _plugged(device)
         free = [name for name in made if name not in properties.ALWAYS]
-        properties.demand(free, plugged=plugged)
+        properties.demand(free, plugged=plugged, device=device)
         if plugged:
-            way = plugin.session(path, fields.threads, made, verbose=False)
+            way = plugin.session(path, fields.threads, made, verbose=False, device=device)
         else:
-            way = native.session(path, made)
+            way = native.session(path, made, device)
         with way as found:
             yield found
         return
@@ -87,14 +88,14 @@ def opened(path: Path, fields: SimpleNamespace) -> Iterator[Any]:
         yield found
 
 
-def _plugged() -> bool:
+def _plugged(device: str) -> bool:
     """Return whether OpenVINO's plug-in is the way to it, else its own runtime.
 
     Raises:
         BackendMissing: There is neither.
     """
     try:
-        plugin.devices()
+        plugin.devices(device)
     except BackendMissing:
         if native.installed():
             return False

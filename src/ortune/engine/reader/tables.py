@@ -52,7 +52,9 @@ def _fields(kind: Any) -> dict[str, Any]:
 
 
 def _defaults(backend: Any) -> dict[str, Any]:
-    return {key: value for key, value in codec.encode(backend).items() if key != "is"}
+    """Return every field, those too that are not written at their defaults."""
+    names = (field.name for field in dataclasses.fields(backend))
+    return {name: codec.encode(getattr(backend, name)) for name in names}
 
 
 MANIFEST_FORM: Mapping[str, Any] = form(Manifest)

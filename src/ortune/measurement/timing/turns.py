@@ -39,12 +39,15 @@ class Started:
     Attributes:
         peak_rss: Bytes at most so far.
         placement: Execution provider -> nodes it took.
+        cache: ``cold`` where an engine was built, ``warm`` where all came from the cache; empty
+            without engines.
     """
 
     load_ns: int
     first_ns: int
     peak_rss: int
     placement: Mapping[str, int]
+    cache: str = ""
 
 
 def ready(worker: Answering) -> Started:
@@ -54,7 +57,13 @@ def ready(worker: Answering) -> Started:
         WorkerFailed: It does not run.
     """
     loaded, first = worker.ask("load"), worker.ask("first")
-    return Started(loaded["load_ns"], first["first_ns"], first["peak_rss"], loaded["placement"])
+    return Started(
+        loaded["load_ns"],
+        first["first_ns"],
+        first["peak_rss"],
+        loaded["placement"],
+        loaded.get("cache", ""),
+    )
 
 
 @dataclass(frozen=True)

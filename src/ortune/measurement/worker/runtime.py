@@ -106,7 +106,7 @@ def _computed(bench: Workbench, name: str, feeds: Tensors) -> int:
     assert isinstance(session, DeviceTimed), "device times what says that it can be timed"
     session.stage(feeds)
     session.compute()
-    taken = []
+    taken: list[int] = []
     while len(taken) < _LEAST_RUNS or (sum(taken) < _COMPUTE_NS and len(taken) < _MOST_RUNS):
         start = time.perf_counter_ns()
         session.compute()

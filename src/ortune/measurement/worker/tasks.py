@@ -40,20 +40,22 @@ from ortune.measurement.worker.runtime import (
 )
 from ortune.measurement.worker.workbench import Workbench
 from ortune.measurement.worker.workload import burst, details, first, footprint, rest, usage
+from ortune.runtimes.onnxruntime.compiled import Compiling
 
 _ALONE = object()
 """Stands for the group of a record that was given without one."""
 
 
 def load(bench: Workbench) -> dict[str, Any]:
-    """Open the sessions: load time and placement."""
+    """Open the sessions: load time, placement, and whether engines came from the cache."""
     start = time.perf_counter_ns()
     bench.open()
     taken = time.perf_counter_ns() - start
     placement: Counter[str] = Counter()
     for opened in bench.sessions.values():
         placement.update(opened.placement())
-    return {"load_ns": taken, "placement": placement}
+    cache = ("cold", "warm")[all(bench.warm)] if bench.warm else ""
+    return {"load_ns": taken, "placement": placement, "cache": cache}
 
 
 def score(
@@ -198,22 +200,19 @@ def optimize(bench: Workbench, out: str) -> dict[str, Any]:
     return {}
 
 
+def precompile(bench: Workbench, out: str) -> dict[str, Any]:
+    """Let the backend's provider compile the model and write it to `out`; say for what it is."""
+    backend = bench.job.backend
+    if not isinstance(backend, Compiling):
+        raise BadData(f"{backend.name()} compiles no model ahead of time", fix="leave it out")
+    backend.compile(bench.job.models[MAIN], Path(out))
+    return {"made_for": dict(backend.compiled_for())}
+
+
 _TASKS = (
-    *(load, score, evaluate, describe, optimize, first, burst, details, usage, footprint, rest),
-    *(
-        device,
-        observe,
-        extents,
-        record,
-        laps,
-        recorded,
-        peaks,
-        arena,
-        nodes,
-        capabilities,
-        prepare,
-        takes,
-    ),
+    *(load, score, evaluate, describe, optimize, precompile),
+    *(first, burst, device, details, usage, footprint, rest),
+    *(observe, extents, record, laps, recorded, peaks, arena, nodes, capabilities, prepare, takes),
 )
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {task.__name__: task for task in _TASKS}
 """Name of a command -> its task."""

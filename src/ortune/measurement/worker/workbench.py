@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
+from ortune.core.event import Event, Progress
 from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import spread
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.worker.lane import Round, SessionLane
+from ortune.runtimes.onnxruntime.engine_cache import watched
 
 _ROUND_BYTES = 256 * 2**20
 _TOLD_S = 0.5
@@ -33,6 +35,7 @@ class Workbench:
         sessions: Model name -> session of the first lane.
         runs: Runs of all bursts so far.
         details: Of the last bursts, for `Workload.results`.
+        warm: Of every session whose provider builds engines: whether that came from the cache.
     """
 
     def __init__(
@@ -47,14 +50,25 @@ class Workbench:
         self.sessions: dict[str, Session] = {}
         self.feeds = {name: stream.Stream(path) for name, path in job.feeds.items()}
         self.runs = 0
+        self.warm: list[bool] = []
         self.details: deque[Mapping[str, Any]] = deque(maxlen=_DETAILS)
         self._rounds: dict[int, Round] = {}
 
     def open(self) -> None:
         for name, path in self.job.models.items():
             if name not in self.sessions:
-                opened = self.job.backend.open(path, verbose=self.job.verbose)
-                self.sessions[name] = self._stack.enter_context(opened)
+                self.sessions[name] = self._session(self._stack, path)
+
+    def _session(self, stack: ExitStack, path: Path) -> Session:
+        """Open one session; tell the parent how far it is where an engine is built for it."""
+        with watched(self._building, self.job.engines) as watch:
+            opened = stack.enter_context(self.job.backend.open(path, verbose=self.job.verbose))
+        self.warm += watch.warm
+        return opened
+
+    def _building(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            self._tell({"progress": [event.work, event.done, event.total], "building": True})
 
     def progress(self, work: str, done: int, total: int) -> None:
         """Tell the parent how far a task is that nobody times, now and then."""
@@ -91,10 +105,7 @@ class Workbench:
     def fresh(self) -> Iterator[SessionLane]:
         """Open every model anew as one more lane."""
         with ExitStack() as stack:
-            sessions = {
-                name: stack.enter_context(self.job.backend.open(path, verbose=self.job.verbose))
-                for name, path in self.job.models.items()
-            }
+            sessions = {name: self._session(stack, path) for name, path in self.job.models.items()}
             yield SessionLane(sessions, self.round)
 
     @cached_property

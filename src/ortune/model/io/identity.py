@@ -33,7 +33,7 @@ def identity(path: Path) -> tuple[str, int]:
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
             proto = onnx.ModelProto.FromString(protobuf.outline(data))
-        for part in _parts(proto):
+        for part in parts(proto):
             nodes += isinstance(part, onnx.NodeProto)
             if isinstance(part, onnx.TensorProto) and (place := _place(part)) != protobuf.HELD:
                 places.add(place)
@@ -51,15 +51,17 @@ def identity(path: Path) -> tuple[str, int]:
     return total.hexdigest()[:32], nodes
 
 
-def _parts(message: Any) -> Iterator[Any]:
-    """Yield a message and all messages within it."""
+def parts(message: Any) -> Iterator[Any]:
+    """Yield a message and all messages within it, as they come."""
     waiting = [message]
     while waiting:
         one = waiting.pop()
         yield one
+        within: list[Any] = []
         for field, value in one.ListFields():
             if field.message_type is not None:
-                waiting += [value] if hasattr(value, "ListFields") else value
+                within += [value] if hasattr(value, "ListFields") else value
+        waiting += reversed(within)
 
 
 def _place(tensor: onnx.TensorProto) -> str:

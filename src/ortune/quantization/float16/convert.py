@@ -29,6 +29,9 @@ _FIXED_TEXT = (
 FIXED = frozenset(_FIXED_TEXT.split())
 """Operators whose numbers, not only their precision, depend on the type."""
 
+PAIRS = ("QuantizeLinear", "DequantizeLinear")
+"""Those of them whose scale may be 16-bit, from opset 19 on: the integers then are others."""
+
 
 Halves: TypeAlias = Sequence[bool | None]
 """Whether each value of a node is to be in half; None where it is not float."""
@@ -48,12 +51,14 @@ class Halver:
         format: Format = FLOAT16,
         block: Collection[str] = (),
         pinned: Collection[ir.Node] = (),
+        *,
+        pairs: bool = False,
     ) -> None:
         self.count = 0
         self.kept = 0
         self._kinds = kinds
         self._format = format
-        self._block = frozenset(block) | FIXED
+        self._block = frozenset(block) | (FIXED - {*PAIRS} if pairs else FIXED)
         self._pinned = frozenset(pinned)
         self._versions = model.opset_imports
         self._editor = edit.Editor(model.graph)
@@ -121,6 +126,7 @@ class Halver:
         blocked = bool(node.domain) or node.op_type in self._block or node in self._pinned
         blocked = blocked or any(True for _ in edit.bodies(node))
         blocked = blocked or _scatters_sums(node) or not self._fits(node)
+        blocked = blocked or (node.op_type in PAIRS and not self._keeps_scale(node))
         blocked = blocked or (self._format is FLOAT16 and _crashes(node))
         if known is None or blocked:
             return [False] * len(node.inputs), [False] * len(node.outputs)
@@ -141,6 +147,11 @@ class Halver:
             and self._kinds.get(value) is ValueKind.FLOAT
             and (array := edit.const_array(value)) is not None
         )
+
+    def _keeps_scale(self, node: ir.Node) -> bool:
+        """Every step of a pair must be a normal number: none may become 0 or lose digits."""
+        scale = edit.const_array(node.inputs[1])
+        return scale is not None and bool(np.all(scale >= self._format.smallest))
 
     def _as(self, value: ir.Value, node: ir.Node, *, half: bool) -> ir.Value:
         """Return the value in the wanted type, through a Cast before `node` if need be."""

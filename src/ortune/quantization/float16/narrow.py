@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
-from ortune.core.errors import Refused
+from ortune.core.errors import BadData, Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
-from ortune.core.step import Quantizer
+from ortune.core.plugins.bounds import Bounds
+from ortune.core.step import Noise, Quantizer, Step
 from ortune.core.wording import count
 from ortune.model.graph import edit
 from ortune.quantization.float16 import overflow
-from ortune.quantization.float16.convert import CONTROL, FIXED, Halver
+from ortune.quantization.float16.convert import CONTROL, FIXED, PAIRS, Halver
 from ortune.quantization.float16.format import MASK, Format
+from ortune.quantization.float16.islands import (
+    HEAVY,
+    NAMED,
+    islands,
+    layers,
+    narrowed,
+    told,
+)
 from ortune.quantization.float16.overflow import MOVERS, Pin, Rules
-from ortune.quantization.node_filter import wanted
+from ortune.quantization.node_filter import literally, wanted
 from ortune.quantization.types import ValueKind, kinds
 
 CARRIERS = ("Add", "Concat", "Max", "Min", "Pad", "Sub", "Where")
@@ -30,11 +39,8 @@ CARRIERS = ("Add", "Concat", "Max", "Min", "Pad", "Sub", "Where")
 CAST_OPSET = 13
 """Opset of the Casts in a model that has no standard operators yet."""
 
-NAMED = 30
-"""Pinned nodes that a note lists by name; it counts them all."""
-
-HEAVY = ("Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN")
-"""Operators worth two Casts even between nodes that stay in float32."""
+PAIR_OPSET = 19
+"""Opset from which a scale of QuantizeLinear and DequantizeLinear may be 16-bit."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,15 @@ class Sixteen(Quantizer):
         exclude: Node names that stay in float32.
         margin: What was measured may be this many times larger on other data.
         loss: Largest relative error that one operator may make of the rounding of its inputs.
+        islands: Layers to give back to float32, the worst first, by what each takes off the error
+            of the outputs in forward runs; ``auto`` for as few as bring them to 50 dB.
+        pairs: Q/DQ pairs take 16-bit scales: TensorRT joins pairs and layers of one type alone.
         sums: What the runtime adds up products in; where that is the 16-bit format, long or large
             sums of products stay in float32 too.
     """
 
     needs_data: ClassVar[bool] = False
+    added: ClassVar[frozenset[str]] = frozenset({"islands", "pairs"})
     format: ClassVar[Format]
 
     keep_io: bool = True
@@ -63,6 +73,8 @@ class Sixteen(Quantizer):
     margin: float = 2.0
     loss: float = 0.03
     sums: str = "float32"
+    pairs: bool = False
+    islands: Annotated[int, Bounds(high=1024)] | Literal["auto"] = 0
 
     @classmethod
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
@@ -80,19 +92,55 @@ class Sixteen(Quantizer):
         found = kinds(model)
         return overflow.probes(list(self._open(model, found)), found)
 
+    def rescues(self, facts: Facts) -> Iterable[tuple[Step, ...]]:
+        """Yield it with the layers in float32 that cost most accuracy."""
+        if not self.islands:
+            yield (replace(self, islands="auto"),)
+
+    def refined(self, model: ir.Model, ranges: Ranges, noise: Noise | None) -> Self:
+        """Return it with the islands among what it excludes; a note names them.
+
+        Raises:
+            BadData: There are no samples.
+            Refused: There is nothing to convert.
+        """
+        if not self.islands:
+            return self
+        if noise is None:
+            raise BadData(
+                f"{self} needs samples: what a layer costs is measured",
+                fix="give samples with --data, or leave `islands` out",
+            )
+        plain = replace(self, islands=0)
+        _prepare(model)
+        trial, nodes = model.clone(), list(model.graph)
+        converted = list(trial.graph)
+        plain.apply(trial, ranges)
+        parts = layers(nodes, narrowed(converted, self.format.dtype))
+        most = None if self.islands == "auto" else self.islands
+        found = islands(model, parts, self.format, noise, most)
+        edit.note(model, told(found, nodes))
+        names = [str(nodes[k].name) for layer in found.layers for k in layer if nodes[k].name]
+        return replace(plain, exclude=(*self.exclude, *map(literally, names)))
+
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Convert the model and return how many nodes became 16-bit; notes say what did not."""
         rules = Rules(self.format, self.margin, self.loss, wide_sums=self.sums == "float32")
         name = self.format.name
         _prepare(model)
+        if self.pairs and model.opset_imports.get("", 0) < PAIR_OPSET:
+            raise Refused(
+                f"pairs have {name} scales from opset {PAIR_OPSET} on",
+                fix=f"apply raise-opset(to={PAIR_OPSET}) first, or leave `pairs` out",
+            )
         found = kinds(model)
         nodes = list(self._open(model, found))
         pins = overflow.pins(nodes, found, ranges, rules) if ranges else []
         stay = self._named(model) | {pin.node for pin in pins}
         stay |= frozenset() if ranges else carried(nodes, self.format)
-        stay |= _between(model, found, stay, self.block, keep_io=self.keep_io)
+        stay |= _between(model, found, stay, self._fixed, keep_io=self.keep_io)
         model.opset_imports.setdefault("", CAST_OPSET)
-        halver = Halver(model, found, self.format, self.block, stay)
+        halver = Halver(model, found, self.format, self.block, stay, pairs=self.pairs)
         halver.main(model.graph, keep_io=self.keep_io)
         if not halver.count:
             raise Refused(f"no float32 operator can be {name}", fix=f"leave {name} out")
@@ -108,13 +156,18 @@ class Sixteen(Quantizer):
     def _open(self, model: ir.Model, found: Mapping[ir.Value, ValueKind]) -> Iterator[ir.Node]:
         """Yield the nodes that are converted unless a measured value forbids it."""
         named = self._named(model)
-        fixed = (*CONTROL, *FIXED, *self.block, "Constant")
+        fixed = {*CONTROL, *self._fixed, "Constant"}
         for graph in (model.graph, *model.graph.subgraphs()):
             for node in graph:
                 if node.domain or node.op_type in fixed or node in named:
                     continue
                 if not any(True for _ in edit.bodies(node)) and any(overflow.floats(node, found)):
                     yield node
+
+    @property
+    def _fixed(self) -> frozenset[str]:
+        """Operators that stay in float32, whatever was measured."""
+        return (FIXED - {*PAIRS} if self.pairs else FIXED) | {*self.block}
 
     def _named(self, model: ir.Model) -> frozenset[ir.Node]:
         return frozenset(edit.every_node(model)) - wanted(model, self.include, self.exclude)
@@ -168,7 +221,7 @@ def _between(
     model: ir.Model,
     found: Mapping[ir.Value, ValueKind],
     stay: Collection[ir.Node],
-    block: Collection[str],
+    fixed: Collection[str],
     *,
     keep_io: bool,
 ) -> frozenset[ir.Node]:
@@ -178,7 +231,6 @@ def _between(
     """
     wide = set(stay)
     ends = {id(value) for value in model.graph.outputs} if keep_io else set()
-    fixed = (*FIXED, *block)
 
     def from_wide(value: ir.Value) -> bool:
         node = value.producer()

@@ -21,10 +21,10 @@ from ortune.quantization.qdq.nodes import (
     dequantized,
     multiplied,
     put_behind,
-    take_output,
 )
 from ortune.quantization.qdq.placement import Placement, after, float_inputs
 from ortune.quantization.qdq.smooth import Smoothing
+from ortune.quantization.replace import take_output
 
 WIDE_OPSET = 21
 """From here on the standard pair knows 16 bits."""

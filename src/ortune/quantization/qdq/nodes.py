@@ -59,13 +59,3 @@ def multiplied(
     made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
     put_behind(value, home, made)
     return made.outputs[0]
-
-
-def take_output(editor: edit.Editor, graph: ir.Graph, value: ir.Value, instead: ir.Value) -> None:
-    """Make `instead` a graph's output in a value's place, under the name it had."""
-    name, outputs = str(value.name), graph.outputs
-    for index, output in enumerate(outputs):
-        if output is value:
-            outputs[index] = instead
-    value.name = editor.fresh(f"{name}_float")
-    instead.name = name

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
 from ortune.core.session import Tensors
-from ortune.runtimes.onnxruntime import messages, provider_probe
+from ortune.runtimes.onnxruntime import messages
 from ortune.runtimes.onnxruntime import session as ort
+from ortune.runtimes.onnxruntime.providers import probe
 
 T = TypeVar("T")
 
@@ -147,7 +148,8 @@ def _resolved(dims: Sequence[Any] | None, sizes: Mapping[str, int]) -> list[int]
     if dims is None:
         return None
     found = [sizes.get(dim) if isinstance(dim, str) else dim for dim in dims]
-    return None if any(dim is None for dim in found) else found
+    known = [dim for dim in found if dim is not None]
+    return known if len(known) == len(found) else None
 
 
 def binds(inner: Any) -> bool:
@@ -223,14 +225,14 @@ def entered(
             real line of the runtime's log.
         OrtuneError: What opening it raises.
     """
-    log = messages.Log()
+    log = messages.RuntimeLog()
     try:
         with messages.captured(verbose=verbose) as log:
             return stack.enter_context(opening)
     except (BackendMissing, BadModel) as error:
         if isinstance(error, BadModel) and _CAPTURE in error.what:
             raise
-        probed = provider_probe.probed(provider, index)
+        probed = probe.probed(provider, index)
         if probed.state != "works":
             reason = log.reason or probed.reason
             what = f"{provider} does not start ({probed.state}): {reason}"

@@ -67,7 +67,7 @@ _TURN = RLock()
 
 
 @dataclass
-class Log:
+class RuntimeLog:
     """What the runtime wrote; filled when the block that it is of has ended.
 
     Attributes:
@@ -108,7 +108,7 @@ def gist(line: str) -> str:
 
 
 @contextmanager
-def captured(*, verbose: bool = False) -> Iterator[Log]:
+def captured(*, verbose: bool = False) -> Iterator[RuntimeLog]:
     """Collect what native code writes to stderr; real lines are written there afterwards.
 
     onnxruntime tells why a provider does not start in its log alone, and goes on without it.
@@ -116,7 +116,7 @@ def captured(*, verbose: bool = False) -> Iterator[Log]:
     Args:
         verbose: Let everything through, and collect nothing.
     """
-    log = Log()
+    log = RuntimeLog()
     if verbose:
         yield log
         return

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +102,13 @@ def providers() -> tuple[str, ...]:
     return ()
 
 
+def version_here() -> str:
+    """Return the installed runtime's version, whichever of its packages it is."""
+    import onnxruntime as ort
+
+    return str(ort.__version__)
+
+
 def devices() -> dict[str, tuple[str, ...]]:
     """Return provider -> kinds of its devices, such as ``CPU`` or ``GPU``."""
     found: dict[str, tuple[str, ...]] = {}
@@ -180,6 +186,22 @@ def share_small_arena() -> None:
     ort.create_and_register_allocator(memory, as_requested)
 
 
+def _providers(provider: str, chain: Sequence[tuple[str, Mapping[str, str]]]) -> dict[str, Any]:
+    """Return what InferenceSession is told of providers; nothing where the options have devices.
+
+    Raises:
+        BackendMissing: The package has no such provider.
+    """
+    if not chain:
+        return {} if provider else {"providers": [_CPU]}
+    if provider not in providers():
+        raise BackendMissing(f"the installed onnxruntime has no {provider}", fix=_DOCTOR)
+    wanted = {**dict(chain), _CPU: {}}
+    named = [(name, dict(options)) for name, options in wanted.items()]
+    # The runtime's own fall-back prints to stdout and goes on without the provider.
+    return {"providers": named, "enable_fallback": 0}
+
+
 @contextmanager
 def session(
     path: Path,
@@ -208,13 +230,7 @@ def session(
     """
     import onnxruntime as ort
 
-    keywords: dict[str, Any] = {} if provider else {"providers": [_CPU]}
-    if chain:  # onnxruntime's own fall-back prints to stdout and goes on without the provider
-        if provider not in providers():
-            raise BackendMissing(f"the installed onnxruntime has no {provider}", fix=_DOCTOR)
-        wanted = {**dict(chain), _CPU: {}}
-        keywords = {"providers": [(name, dict(options)) for name, options in wanted.items()]}
-        keywords["enable_fallback"] = 0
+    keywords = _providers(provider, chain)
     if disabled:
         keywords["disabled_optimizers"] = list(disabled)
     if content is not None:
@@ -226,7 +242,7 @@ def session(
         inner = ort.InferenceSession(content or str(path), made, **keywords)
     except Exception as error:
         raise BadModel(
-            f"onnxruntime {version('onnxruntime')} does not load {path.name}: {gist(error)}",
+            f"onnxruntime {ort.__version__} does not load {path.name}: {gist(error)}",
             fix=_UNKNOWN_OP
             if "is not a registered function/op" in str(error)
             else "run `ortune inspect` on it; -v shows the runtime's log",
@@ -245,18 +261,3 @@ def session(
             fix="leave this backend out with --on cpu",
         )
     yield opened
-
-
-_registered: dict[str, bool] = {}
-"""A plug-in library stays for the life of the process; a second registration is refused."""
-
-
-def plugin_devices(name: str, library: Callable[[], str], ep_name: str, device: str) -> list[Any]:
-    """Register a plug-in provider once and return its devices of one kind (CPU, GPU, NPU)."""
-    import onnxruntime as ort
-
-    if name not in _registered:
-        ort.register_execution_provider_library(name, library())
-        _registered[name] = True
-    kind = getattr(ort.OrtHardwareDeviceType, device)
-    return [d for d in ort.get_ep_devices() if d.ep_name == ep_name and d.device.type == kind]

@@ -6,7 +6,8 @@ import importlib.util
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,17 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadModel, gist
 from ortune.core.session import Session, Tensors
+from ortune.runtimes import own_process
 from ortune.runtimes.in_process import InProcess
+from ortune.runtimes.onnxruntime.providers import plug_in
 
 PROVIDER = "OpenVINO"
-"""Under this name the runtime's own nodes are shown as placed."""
+"""Under this name the runtime's own nodes are shown as placed, with a device that is no CPU."""
+DRIVERS: Mapping[str, str] = {
+    "GPU": "install Intel's GPU driver: apt install ocl-icd-libopencl1 intel-opencl-icd",
+    "NPU": "install Intel's NPU driver: github.com/intel/linux-npu-driver/releases",
+}
+"""Device -> what brings it, beside the device itself."""
 
 
 def installed() -> bool:
@@ -25,12 +33,45 @@ def installed() -> bool:
     return importlib.util.find_spec("openvino") is not None
 
 
+@cache
+def missing(device: str = "CPU") -> str | None:
+    """Return what keeps the runtime from a device of this machine and how to fix it, or None.
+
+    GPU and NPU are asked in a process of its own: their drivers are loaded.
+
+    Args:
+        device: In OpenVINO's spelling: CPU, GPU, NPU, AUTO.
+    """
+    if not installed():
+        return "pip install openvino"
+    if device not in DRIVERS:
+        return None
+    return own_process.refusal(f"OpenVINO's {device} device", _ASK, device, DRIVERS[device])
+
+
+_ASK = f"""
+import sys, openvino
+device, remedy = sys.argv[1:]
+try:
+    found = openvino.Core().get_property(device, "AVAILABLE_DEVICES")
+except RuntimeError as error:
+    reason = [line for line in str(error).splitlines() if line.strip()][-1].rpartition('": ')[2]
+    print(f"OpenVINO's {{device}} device {plug_in.NOT_LOADED}: {{reason}}; {{remedy}}")
+else:
+    if not found:
+        print(f"OpenVINO {plug_in.NO_DEVICE} {{device}} here; {{remedy}}")
+"""
+
+
 class Compiled(InProcess):
     """A compiled model behind the Session protocol."""
 
     def __init__(self, compiled: Any) -> None:
         self._compiled, self._own = compiled, threading.local()
-        self._nodes = len(compiled.get_runtime_model().get_ops())
+        self.provider = _shown(compiled)
+        self._nodes = 1  # a device may show no graph: it compiles the model as one
+        with suppress(RuntimeError):
+            self._nodes = len(compiled.get_runtime_model().get_ops())
         self._outputs = [(port.get_any_name(), port) for port in compiled.outputs]
 
     @property
@@ -47,20 +88,28 @@ class Compiled(InProcess):
 
     def placement(self) -> Mapping[str, int]:
         """All nodes of the compiled model run here."""
-        return {PROVIDER: self._nodes}
+        return {self.provider: self._nodes}
+
+
+def _shown(compiled: Any) -> str:
+    """Return the runtime's name, and the devices that it really computes on where no CPU is."""
+    devices = [str(one).strip("()") for one in compiled.get_property("EXECUTION_DEVICES")]
+    return PROVIDER if devices == ["CPU"] else f"{PROVIDER} {', '.join(devices)}"
 
 
 @contextmanager
-def session(path: Path, options: Mapping[str, str]) -> Iterator[Session]:
-    """Compile a model for the CPU.
+def session(path: Path, options: Mapping[str, str], device: str = "CPU") -> Iterator[Session]:
+    """Compile a model for a device; there is no other that it would fall back to.
 
     Raises:
         BadModel: OpenVINO does not accept it.
     """
-    yield Compiled(compiled(path, options))
+    yield Compiled(compiled(path, options, device))
 
 
-def takes(path: Path, options: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def takes(
+    path: Path, options: Mapping[str, str], device: str = "CPU"
+) -> dict[str, tuple[str, ...]]:
     """Return device -> names of the model's operations that it has kernels for.
 
     Operations have the names of the nodes that they were read from.
@@ -71,17 +120,20 @@ def takes(path: Path, options: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     import openvino
 
     core = openvino.Core()
+    if device == "AUTO":  # it does not tell; the device that it chooses does
+        chosen = compiled(path, options, device).get_property("EXECUTION_DEVICES")
+        device, options = str(chosen[0]).strip("()"), {}
     try:
-        found = core.query_model(core.read_model(str(path)), "CPU", dict(options))
+        found = core.query_model(core.read_model(str(path)), device, dict(options))
     except RuntimeError as error:
         raise BadModel(
             f"openvino does not load {path.name}: {_reason(error)}",
             fix="leave this backend out with --on cpu",
         ) from None
     taken: dict[str, list[str]] = {}
-    for name, device in found.items():
-        taken.setdefault(device, []).append(name)
-    return {f"{PROVIDER} {device}": tuple(names) for device, names in taken.items()}
+    for name, place in found.items():
+        taken.setdefault(place, []).append(name)
+    return {f"{PROVIDER} {place}": tuple(names) for place, names in taken.items()}
 
 
 def _reason(error: Exception) -> str:
@@ -119,7 +171,7 @@ def save(path: Path, out: Path) -> None:
         ) from None
 
 
-def compiled(path: Path, options: Mapping[str, str]) -> Any:
+def compiled(path: Path, options: Mapping[str, str], device: str = "CPU") -> Any:
     """Return OpenVINO's own compiled model.
 
     Raises:
@@ -128,7 +180,7 @@ def compiled(path: Path, options: Mapping[str, str]) -> Any:
     import openvino
 
     try:
-        return openvino.Core().compile_model(str(path), "CPU", dict(options))
+        return openvino.Core().compile_model(str(path), device, dict(options))
     except RuntimeError as error:
         raise BadModel(
             f"openvino does not load {path.name}: {_reason(error)}",

@@ -11,8 +11,17 @@ from ortune.core.errors import BadSettings
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.runtimes.onnxruntime import checks, keys
 
-_DEVICE = "CPU"
-ALWAYS = frozenset({"INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT"})
+_STAYS: Mapping[str, str] = {"ENABLE_STARTUP_FALLBACK": "NO", "ENABLE_RUNTIME_FALLBACK": "NO"}
+"""AUTO else computes on the CPU until its device has compiled, and goes on there if that fails."""
+_COMMON = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT")
+_SAID: Mapping[str, tuple[str, ...]] = {
+    "cpu": _COMMON,
+    "gpu": ("INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT"),
+    "npu": ("PERFORMANCE_HINT",),
+    "auto": _COMMON,
+}
+"""Device -> what is always said: a GPU left alone computes in f16. An NPU has no choice."""
+ALWAYS = frozenset({*_COMMON, *_STAYS})
 """Properties that every OpenVINO has."""
 _TEXTS = {
     "True": "YES",
@@ -45,20 +54,23 @@ def made(settings: Any, default: Any) -> dict[str, str]:
     Raises:
         BadSettings: A free property is wrong.
     """
-    found = {
+    always = {
         "INFERENCE_NUM_THREADS": str(settings.threads or effective_cpus()),
         "INFERENCE_PRECISION_HINT": settings.precision,
         "PERFORMANCE_HINT": settings.hint.upper(),
     }
+    found = {key: always[key] for key in _SAID[settings.device]}
+    if settings.device == "auto":
+        found |= _STAYS
     for key, name in OWN.items():
         value = getattr(settings, name)
-        if key not in found and value != getattr(default, name):
+        if key not in always and value != getattr(default, name):
             found[key] = _TEXTS.get(str(value), str(value))
     return found | checks.pairs(settings.config, OWN)
 
 
-def demand(names: Sequence[str], *, plugged: bool) -> None:
-    """Refuse properties that OpenVINO's CPU device does not take.
+def demand(names: Sequence[str], *, plugged: bool, device: str = "CPU") -> None:
+    """Refuse properties that OpenVINO's device does not take. AUTO itself takes any silently.
 
     Its own runtime is asked. The plug-in brings libraries of its own, which are searched.
 
@@ -66,19 +78,22 @@ def demand(names: Sequence[str], *, plugged: bool) -> None:
         BadSettings: One of them is unknown.
     """
     for name in names:
-        if not (_in_plugin(name) if plugged else name in writable()):
+        if not (_in_plugin(name) if plugged else name in writable(device)):
             raise BadSettings(
-                f"OpenVINO's CPU device has no property '{name}'", fix=_nearest(name, plugged)
+                f"OpenVINO's {device} device has no property '{name}'", fix=_nearest(name, device)
             )
 
 
 @cache
-def writable() -> tuple[str, ...]:
-    """Return what the installed runtime's CPU device lets be set."""
+def writable(device: str = "CPU") -> tuple[str, ...]:
+    """Return what a device of the installed runtime lets be set; AUTO passes on the CPU's."""
     import openvino
 
-    found = openvino.Core().get_property(_DEVICE, "SUPPORTED_PROPERTIES")
-    return tuple(sorted(name for name, access in found.items() if str(access) != "RO"))
+    core, names = openvino.Core(), set[str]()
+    for one in ("AUTO", "CPU") if device == "AUTO" else (device,):
+        found = core.get_property(one, "SUPPORTED_PROPERTIES")
+        names |= {name for name, access in found.items() if str(access) != "RO"}
+    return tuple(sorted(names))
 
 
 def _in_plugin(name: str) -> bool:
@@ -86,9 +101,9 @@ def _in_plugin(name: str) -> bool:
     return not found or any(keys.written(library, name) for library in found)
 
 
-def _nearest(name: str, plugged: bool) -> str:
+def _nearest(name: str, device: str) -> str:
     try:
-        close = difflib.get_close_matches(name, writable(), n=3, cutoff=0.6)
-    except ImportError:
+        close = difflib.get_close_matches(name, writable(device), n=3, cutoff=0.6)
+    except (ImportError, RuntimeError):
         close = []
     return f"use one that it has, such as {', '.join(close)}" if close else "leave it out"

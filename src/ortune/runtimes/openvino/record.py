@@ -57,25 +57,26 @@ class _Counting(native.Compiled):
         counted = max(1, len(self._walls) - _SKIPPED)
         taken = {n: max(0.0, t - self._before.get(n, 0.0)) / counted for n, t in after.items()}
         wall = float(np.mean(self._walls[_SKIPPED:] or self._walls))
-        nodes, constants = executed(self._graph, taken)
+        nodes, constants = executed(self._graph, taken, self.provider)
         return Recorded(
             nodes=nodes,
             runs=counted,
             wall_ns=wall,
             run_ns=wall,
             constants=constants,
-            placement={native.PROVIDER: tuple(node.name for node in nodes if node.calls)},
+            placement={self.provider: tuple(node.name for node in nodes if node.calls)},
             notes=(_WHOLE,),
         )
 
 
 def executed(
-    graph: Any, taken: Mapping[str, float]
+    graph: Any, taken: Mapping[str, float], provider: str = native.PROVIDER
 ) -> tuple[tuple[Executed, ...], tuple[str, ...]]:
     """Read a runtime graph.
 
     Args:
         taken: Layer -> microseconds of a run.
+        provider: What ran them.
 
     Returns:
         Its layers in order of execution, and the names of its constants.
@@ -94,7 +95,7 @@ def executed(
         one = Executed(
             name,
             kind,
-            provider=native.PROVIDER,
+            provider=provider,
             reads=tuple(_tensor(port.get_node(), port.get_index()) for port in sources),
             writes=tuple(_tensor(op, index) for index in range(len(op.outputs()))),
             known=tuple(part for part in info.get("originalLayersNames", "").split(",") if part),
@@ -110,9 +111,9 @@ def executed(
 
 
 @contextmanager
-def session(path: Path, options: Mapping[str, str]) -> Iterator[Recording]:
+def session(path: Path, options: Mapping[str, str], device: str = "CPU") -> Iterator[Recording]:
     """Compile a model with counters on."""
-    yield _Counting(native.compiled(path, {**options, "PERF_COUNT": "YES"}))
+    yield _Counting(native.compiled(path, {**options, "PERF_COUNT": "YES"}, device))
 
 
 def _tensor(op: Any, index: int = 0) -> str:

@@ -133,31 +133,33 @@ def _add_profiles(builder: Any, network: Any, config: Any, ranges: Sequence[Prof
     Raises:
         BadSettings: An open input has no range, or a range is about no input, or contradicts it.
     """
-    inputs = [network.get_input(at) for at in range(network.num_inputs)]
-    names = {one.name for one in inputs}
+    every = [network.get_input(at) for at in range(network.num_inputs)]
+    inputs = {one.name: one for one in every}
     for name in {name for profile in ranges for name in profile}:
-        if name not in names:
-            known = ", ".join(sorted(names))
-            raise BadSettings(f"'{name}' is no input of the model", fix=f"its inputs are {known}")
+        if name not in inputs:
+            raise BadSettings(
+                f"'{name}' is no input of the model", fix=f"its inputs are {', '.join(inputs)}"
+            )
+    open_ = [name for name, one in inputs.items() if _open(one)]
     for profile in ranges or ({},):
-        made, used = builder.create_optimization_profile(), False
-        for one in inputs:
-            given = profile.get(one.name)
-            shape = tuple(one.shape)
-            open_ = one.is_shape_tensor or profiles.open_sizes(shape)
-            if given is None and open_:
-                raise BadSettings(
-                    f"input '{one.name}' is open ({', '.join(map(str, shape))}) and has no range",
-                    fix=f'give it one: profiles=["{one.name}:MIN..MAX"], such as 1x3..8x3',
-                )
-            if given is not None:
-                _set(made, given)
-                used = True
-        if used:
+        if lacking := next((name for name in open_ if name not in profile), None):
+            shape = "x".join(map(str, inputs[lacking].shape))
+            raise BadSettings(
+                f"input '{lacking}' is of open size ({shape}) and has no range",
+                fix=f'give it one, such as profiles=["{lacking}:1x3..8x3"]',
+            )
+        if profile:
+            made = builder.create_optimization_profile()
+            for one in profile.values():
+                _set(made, one)
             config.add_optimization_profile(made)
 
 
-def _set(profile: Any, given: profiles.Range) -> None:
+def _open(tensor: Any) -> bool:
+    return bool(tensor.is_shape_tensor) or profiles.open_sizes(tensor.shape)
+
+
+def _set(profile: Any, given: profiles.ShapeRange) -> None:
     ends = (given.least, given.best, given.most)
     name = given.name
     try:

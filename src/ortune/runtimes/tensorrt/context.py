@@ -15,7 +15,7 @@ from ortune.runtimes.tensorrt.cuda import Cuda
 from ortune.runtimes.tensorrt.io import Io
 
 
-class Context:
+class EngineContext:
     """Takes one call after the other: `stage`, `start` as often as wanted, `fetch`."""
 
     def __init__(self, trt: Any, engine: Any, io: Io, cuda: Cuda, log: Any) -> None:
@@ -158,7 +158,7 @@ class Context:
         )
 
 
-def _allocator(trt: Any, context: Context, grown: dict[str, tuple[int, ...]]) -> Any:
+def _allocator(trt: Any, context: EngineContext, grown: dict[str, tuple[int, ...]]) -> Any:
     """Return what gives outputs room whose size is known only by running.
 
     Args:

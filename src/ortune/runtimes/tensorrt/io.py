@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from ortune.core.errors import BadModel
-from ortune.runtimes.tensorrt.profiles import Profile, Range
+from ortune.runtimes.tensorrt.profiles import Profile, ShapeRange
 
 _TYPES: Mapping[str, Any] = {
     "FLOAT": np.float32,
@@ -69,8 +69,8 @@ def described(trt: Any, engine: Any) -> Io:
     return Io(inputs, outputs, ranges)
 
 
-def _range(engine: Any, name: str, at: int) -> Range:
+def _range(engine: Any, name: str, at: int) -> ShapeRange:
     if engine.is_shape_inference_io(name):
-        return Range(name, (), (), (), values=True)
+        return ShapeRange(name, (), (), (), values=True)
     least, best, most = (tuple(one) for one in engine.get_tensor_profile_shape(name, at))
-    return Range(name, least, best, most)
+    return ShapeRange(name, least, best, most)

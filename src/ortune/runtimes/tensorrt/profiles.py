@@ -23,7 +23,7 @@ _OPEN = -1
 
 
 @dataclass(frozen=True)
-class Range:
+class ShapeRange:
     """What one input may be, and what the engine is tuned for.
 
     Attributes:
@@ -56,7 +56,7 @@ class Range:
         )
 
 
-Profile: TypeAlias = Mapping[str, Range]
+Profile: TypeAlias = Mapping[str, ShapeRange]
 """Input -> its range, of one optimization profile."""
 
 
@@ -67,7 +67,7 @@ def parse(texts: Iterable[str]) -> tuple[Profile, ...]:
         BadSettings: One is not of the form, its ends contradict each other, or inputs are given
             for different numbers of profiles.
     """
-    given: dict[str, list[Range]] = {}
+    given: dict[str, list[ShapeRange]] = {}
     for text in texts:
         found = _read(text)
         given.setdefault(found.name, []).append(found)
@@ -84,7 +84,7 @@ def parse(texts: Iterable[str]) -> tuple[Profile, ...]:
     )
 
 
-def _read(text: str) -> Range:
+def _read(text: str) -> ShapeRange:
     found = _RANGE.fullmatch(text)
     if found is None:
         raise BadSettings(f"'{text}' is no optimization profile", fix=_FIX)
@@ -102,7 +102,7 @@ def _read(text: str) -> Range:
         raise BadSettings(
             f"'{text}': the best does not lie between the least and the most", fix=_FIX
         )
-    return Range(found["name"], least, best, most, values)
+    return ShapeRange(found["name"], least, best, most, values)
 
 
 def _numbers(text: str, comma: str) -> Numbers:
@@ -111,7 +111,7 @@ def _numbers(text: str, comma: str) -> Numbers:
 
 def observed(
     seen: Sequence[Mapping[str, Numbers]], declared: Mapping[str, Sequence[int | str | None]]
-) -> tuple[Range, ...]:
+) -> tuple[ShapeRange, ...]:
     """Return the ranges of inputs with open sizes, from the shapes of samples.
 
     The best is the shape that came most often, the larger one of two that came as often.
@@ -130,7 +130,7 @@ def observed(
         often = Counter(shapes)
         best = max(often, key=lambda shape: (often[shape], shape))
         by_axis = list(zip(*shapes, strict=True))
-        found.append(Range(name, tuple(map(min, by_axis)), best, tuple(map(max, by_axis))))
+        found.append(ShapeRange(name, tuple(map(min, by_axis)), best, tuple(map(max, by_axis))))
     return tuple(found)
 
 

@@ -14,7 +14,7 @@ from ortune.core.session import Session, Tensors
 from ortune.runtimes.in_process import InProcess
 from ortune.runtimes.tensorrt import build, io, library
 from ortune.runtimes.tensorrt.build import BuildOptions
-from ortune.runtimes.tensorrt.context import Context
+from ortune.runtimes.tensorrt.context import EngineContext
 from ortune.runtimes.tensorrt.cuda import Cuda
 
 PROVIDER = "TensorRT"
@@ -49,7 +49,7 @@ class Engine(InProcess):
         self._log = library.logger(self._trt)
         self._engine = build.deserialize(self._trt, self._log, plan, options.plugins)
         self._io = io.described(self._trt, self._engine)
-        self._own, self._all = threading.local(), list[Context]()
+        self._own, self._all = threading.local(), list[EngineContext]()
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         """Copy in, run once, copy out."""
@@ -81,10 +81,12 @@ class Engine(InProcess):
         self._all.clear()
 
     @property
-    def _mine(self) -> Context:
+    def _mine(self) -> EngineContext:
         if not hasattr(self._own, "context"):
             self._cuda.use()
-            self._own.context = Context(self._trt, self._engine, self._io, self._cuda, self._log)
+            self._own.context = EngineContext(
+                self._trt, self._engine, self._io, self._cuda, self._log
+            )
             self._all.append(self._own.context)
-        found: Context = self._own.context
+        found: EngineContext = self._own.context
         return found

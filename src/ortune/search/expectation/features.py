@@ -43,7 +43,7 @@ def latency_features(plan: Plan, *, public: bool = False) -> Features:
             text say, which are named alone.
     """
     backend = inner(plan.backend)
-    kind, place = backend.name(), hint(backend)
+    kind, place = _kind(backend), hint(backend)
     made = {step.name(): _role(step) for step in _quantizers(plan.recipe)}
     rest = math.prod(_FLOAT_SHARE.get(role, 1.0) for role in made.values())
     found = {} if public else {f"plan:{plan.spelled}": 1.0}
@@ -157,7 +157,12 @@ def inner(backend: Backend) -> Backend:
 def hint(backend: Backend) -> str:
     """Return the backend and the arithmetic of its float layers, such as ``openvino/bf16``."""
     ran = inner(backend)
-    return f"{ran.name()}/{getattr(ran, 'precision', '')}".rstrip("/")
+    return f"{_kind(ran)}/{getattr(ran, 'precision', '')}".rstrip("/")
+
+
+def _kind(backend: Backend) -> str:
+    """Return the backend, and its kind of device where that is not told by the name."""
+    return backend.name() if backend.runs_on == "cpu" else f"{backend.name()} on {backend.runs_on}"
 
 
 @lru_cache(_KEPT)

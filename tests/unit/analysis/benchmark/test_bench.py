@@ -23,10 +23,13 @@ from ortune.analysis.benchmark.judged import result
 from ortune.analysis.benchmark.result import BenchResult
 from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.backends.cpu import Cpu
+from ortune.backends.cuda import Cuda
 from ortune.cli.main import main
 from ortune.cli.terminal import bench_tables, output
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Note
+from ortune.core.hardware.gpu import Gpu
+from ortune.core.plugins import codec
 from ortune.core.trial import Burst
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.machine.noise import Record
@@ -337,3 +340,31 @@ def test_wrong_words_are_two_lines(
     assert main(["bench", str(model), *words]) == 2
     said = capsys.readouterr()
     assert said.out == "" and len(said.err.splitlines()) == 2 and "  fix: " in said.err
+
+
+def test_a_gpu_has_its_own_latency_and_readings(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The readings are made up: no GPU is here."""
+    gpu = Gpu(0, "Scripted GPU", "GPU-0", "9.0", 1 << 34, 1 << 30, 1980, 1980, 2619, 350.5, 700.0)
+    rowed = []
+    for backend, compute, gpus in (
+        (Cpu(), [], []),
+        (Cuda(), [400_000, 600_000, 500_000], [codec.encode(gpu)]),
+    ):
+        one = TimedRow(Contestant(model, backend, Latency()), model)
+        one.turns = [[Burst((1_000_000,) * 30, (0.0,) * 30)] * 4] * 3
+        one.compute_ns, one.gpus = compute, gpus
+        rowed.append(one)
+    rest = {"runtime": {"rss": None, "load_ns": None}, "allocated": None}
+    made = [rows.row(one, "d", NO_ENERGY) | rest for one in rowed]
+    assert "device_ns" not in made[0] and made[0]["unverified"] == ""
+    assert made[1]["device_ns"] == 500_000 and made[1]["gpus"][0]["watts"] == 350.5
+    answer = result(
+        [rowed], made, Record(10, 2, 1, 0.0, 0.0, None, 0, 0.0, None, None, (), None, ())
+    )
+    monkeypatch.setattr(output, "console", lambda: Console(width=200))
+    bench_tables.show(answer, wide=True)
+    out = capsys.readouterr().out
+    assert "on the device ms" in out and "cuda (unverified)" in out
+    assert "Scripted GPU" in out and "350.5" in out and "1980" in out

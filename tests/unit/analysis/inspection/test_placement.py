@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 import pytest
 
 from ortune.analysis.inspection.inspect import inspect
@@ -87,3 +88,23 @@ def test_a_name_that_is_no_backend_is_refused(tmp_path: Path) -> None:
         inspect(saved(tmp_path), on="abacus")
     with pytest.raises(BadSettings, match="no input 'z'"):
         inspect(saved(tmp_path), shapes={"z": (1,)})
+
+
+def test_what_two_providers_pass_each_other_is_copied(tmp_path: Path) -> None:
+    """The answer is written here: no provider beside the CPU's takes part of a model anywhere."""
+    text = """
+<ir_version: 10, opset_import: ["" : 18]>
+g (float[n, 4] x) => (float[m, k] y) {
+  [abs] a = Abs(x)
+  [shape] s = Shape(a)
+  [nonzero] i = NonZero(a)
+  [cast] f = Cast <to = 1> (i)
+  [reshape] y = Reshape(f, s)
+}
+"""
+    model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
+    answer = {"OneProvider": ["abs", "cast", "reshape"], "CPUExecutionProvider": ["shape"]}
+    apart = assignment("one", ir.from_proto(model), answer)
+    assert apart.copied == ()
+    answer["CPUExecutionProvider"].append("nonzero")
+    assert assignment("one", ir.from_proto(model), answer).copied == ("a", "i")

@@ -11,8 +11,9 @@ import pytest
 
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
 from ortune.core.session import DeviceTimed
-from ortune.runtimes.onnxruntime import device_session, provider_probe
+from ortune.runtimes.onnxruntime import device_session
 from ortune.runtimes.onnxruntime import session as ort
+from ortune.runtimes.onnxruntime.providers import probe
 
 CPU = "CPUExecutionProvider"
 MODEL = """
@@ -135,9 +136,9 @@ def test_a_provider_that_is_not_there_is_named(tmp_path: Path) -> None:
     """Stock onnxruntime drops a provider that it does not have, and runs on the CPU."""
     path = write(tmp_path, FIXED)
     made = ort.options(1, "basic", verbose=False)
-    chain = [(provider_probe.CUDA, {"device_id": "0"})]
+    chain = [(probe.CUDA, {"device_id": "0"})]
     with pytest.raises((BackendMissing, BadModel), match="CUDAExecutionProvider") as caught:
         device_session.session(path, made, chain, device="cuda").__enter__()
     assert isinstance(caught.value, BackendMissing)
     assert len(str(caught.value).splitlines()) == 2
-    assert provider_probe.probed(provider_probe.CUDA).state == "not installed"
+    assert probe.probed(probe.CUDA).state == "not installed"

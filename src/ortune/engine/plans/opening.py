@@ -4,67 +4,28 @@ from __future__ import annotations
 
 import sys
 import warnings
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import MappingProxyType
 
 from ortune.backends.cpu import Cpu
 from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel
 from ortune.core.plugins import spelling
-from ortune.engine import archive, consent
+from ortune.engine import consent
 from ortune.engine.arithmetic import foreign
 from ortune.engine.call import Call
-from ortune.engine.external import demand_inside
-from ortune.engine.golden import TOLERANCE_DB, drift, first_sample
-from ortune.engine.instances import Serving
-from ortune.engine.manifest import Golden, Manifest, PackedPlan
+from ortune.engine.golden import TOLERANCE_DB, drift
+from ortune.engine.manifest import Manifest, PackedPlan
+from ortune.engine.plans.compiled import demand_embedded, unfit
+from ortune.engine.plans.sessions import Opened, distances, open_models, temporary
 from ortune.engine.settings import at_hand, reason_of, stored_backend
 from ortune.measurement.machine import machine
 
 PLAIN = "cpu"
 """The backend of a plain model, and of a bundle's fall-back."""
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A bundle whose table of contents was checked, and how its models are to be served."""
-
-    name: str
-    file: zipfile.ZipFile
-    manifest: Manifest
-    how: Serving
-
-    def settings(self, folder: Path, plan: PackedPlan) -> None:
-        """Unpack what says where a plan runs: its settings and the libraries they name.
-
-        Raises:
-            BadModel: One was changed.
-        """
-        libraries = [text for text in plan.custom_ops if text in self.manifest.members]
-        for member in (plan.settings, *libraries):
-            archive.take(self.file, self.manifest, member, folder)
-
-    def unpack(self, folder: Path, models: Iterable[str], golden: Iterable[Golden] = ()) -> None:
-        """Check every member; unpack models, golden samples and libraries.
-
-        A library that is there stays as it is: it may be loaded already.
-
-        Raises:
-            BadModel: A member was changed, or a model keeps weights elsewhere.
-            OrtuneError: There is no room.
-        """
-        models = set(models)
-        samples = {member for one in golden for member in (one.inputs, one.outputs)}
-        libraries = {text for text in self.manifest.custom_ops if not (folder / text).exists()}
-        archive.unpack(self.file, self.manifest, folder, models | samples | libraries)
-        for member in sorted(models):
-            demand_inside(folder, member, self.manifest.members)
 
 
 @dataclass(frozen=True)
@@ -74,12 +35,14 @@ class Running:
     Attributes:
         fallback: Why it is not the first plan, or not the one that was asked for.
         plan: None for the original, and for a backend that no plan was measured on.
+        compiled: The plan's models run as they were compiled when the bundle was packed.
     """
 
     calls: Mapping[str, Call]
     backend: Backend
     fallback: str = ""
     plan: PackedPlan | None = None
+    compiled: bool = False
 
 
 def open_plan(stack: ExitStack, opened: Opened, wanted: Backend | None) -> Running:
@@ -136,7 +99,7 @@ def _first(stack: ExitStack, opened: Opened) -> Running:
         if isinstance(found, Running):
             return found
         reasons.append(found)
-    folder = _temporary(stack)
+    folder = temporary(stack)
     opened.unpack(folder, manifest.fallback.values())
     plain, calls = _original(stack, folder, opened)
     why = _joined(manifest, reasons)
@@ -156,31 +119,87 @@ def _planned(
         reasons: Why the plans before it do not.
     """
     name, manifest = opened.name, opened.manifest
+    if (code := consent.factories(plan.custom_ops)) and not opened.code:
+        return (
+            f"it is Python code, {', '.join(code)}; fix: if you trust that: "
+            "load(path, custom_ops=True), or --allow-custom-ops"
+        )
     with ExitStack() as tried:
-        folder = _temporary(tried)
+        folder = temporary(tried)
         opened.settings(folder, plan)
         backend, reason = stored_backend(folder, manifest, plan)
         if backend is None:
             return reason
-        opened.unpack(folder, plan.models.values(), plan.golden.values())
+        stored = backend
         backend, fewer = at_hand(backend)
         backend = opened.how.share(backend)
-        try:
-            calls = _open(tried, backend, folder, opened, plan.models, plan.golden)
-        except Exception as error:  # whatever a plug-in provider raises, something else runs
-            return reason_of(error)
+        calls, slow = _precompiled(tried, backend, folder, opened, plan, backend == stored)
+        if calls is None:
+            opened.unpack(folder, plan.models.values(), plan.golden.values())
+            try:
+                calls = open_models(tried, backend, folder, opened, plan.models, plan.golden)
+            except Exception as error:  # whatever a plug-in provider raises, something else runs
+                return reason_of(error)
+            if slow:
+                _warn(
+                    f"{name}: what '{plan.backend}' compiled does not run here ({slow}); it "
+                    "compiles the plain model"
+                )
+        compiled = not slow and opened.manifest.plans.index(plan) in opened.compiled
         why = _joined(manifest, reasons)
         if why:
             _warn(
                 f"{name}: its fastest plan cannot run on '{manifest.backend}' here ({why}); "
                 f"its plan for '{plan.backend}' runs instead"
             )
-        differ = [drift(name, found, manifest) for found in _distances(calls, folder, plan)]
+        differ = [drift(name, found, manifest) for found in distances(calls, folder, plan)]
         for text in (fewer, *foreign(plan.arithmetic, machine.machine()), *differ):
             if text:
                 _warn(f"{name}: {text}")
         stack.enter_context(tried.pop_all())
-    return Running(calls, backend, why, plan)
+    return Running(calls, backend, why, plan, compiled)
+
+
+def _precompiled(
+    stack: ExitStack,
+    backend: Backend,
+    folder: Path,
+    opened: Opened,
+    plan: PackedPlan,
+    same: bool,
+) -> tuple[Mapping[str, Call] | None, str]:
+    """Open a plan's compiled models; None with the reason where they are for something else.
+
+    Args:
+        same: The settings are those that they were compiled with.
+
+    Raises:
+        BadModel: A member was changed, or points outside the bundle.
+    """
+    compiled = opened.compiled.get(opened.manifest.plans.index(plan))
+    if compiled is None:
+        return None, ""
+    if not same:
+        return None, "its settings are lowered to this machine"
+    try:
+        why = unfit(compiled, backend)
+    except Exception as error:  # a plug-in that does not load may raise anything
+        why = reason_of(error)
+    if why:
+        return None, why
+    opened.unpack(folder, compiled.models.values(), plan.golden.values())
+    for member in compiled.models.values():
+        demand_embedded(folder / member, member)
+    with ExitStack() as tried:
+        try:
+            calls = open_models(tried, backend, folder, opened, compiled.models, plan.golden)
+            found = min(distances(calls, folder, plan), default=TOLERANCE_DB)
+        except Exception as error:  # whatever a provider raises, the plain model is next
+            return None, reason_of(error)
+        if found < TOLERANCE_DB:
+            return None, f"its answer is {found:.0f} dB from the packed one"
+        stack.enter_context(tried.pop_all())
+    return calls, ""
 
 
 def _joined(manifest: Manifest, reasons: Sequence[str]) -> str:
@@ -197,17 +216,17 @@ def _unmeasured(stack: ExitStack, opened: Opened, backend: Backend) -> Running:
     manifest = opened.manifest
     first = manifest.plans[0]
     said = f"none of its plans was measured on '{backend}'"
-    folder = _temporary(stack)
+    folder = temporary(stack)
     models = {*first.models.values(), *manifest.fallback.values()}
     opened.unpack(folder, models, first.golden.values())
-    if manifest.custom_ops and isinstance(backend, Cpu) and not backend.custom_ops:
+    if isinstance(backend, Cpu) and not backend.custom_ops:
         libraries = consent.libraries(manifest.custom_ops, manifest, folder)
         backend = replace(backend, custom_ops=libraries)
     backend = opened.how.share(backend)
     calls = _alike(stack, backend, folder, opened)
     what = "the original" if calls is None else f"the model of '{first.plan}'"
     if calls is None:
-        calls = _open(stack, backend, folder, opened, manifest.fallback)
+        calls = open_models(stack, backend, folder, opened, manifest.fallback)
     _warn(f"{opened.name}: {said}; {what} runs there")
     return Running(calls, backend, said)
 
@@ -219,8 +238,8 @@ def _alike(
     first = opened.manifest.plans[0]
     with ExitStack() as tried:
         try:
-            calls = _open(tried, backend, folder, opened, first.models, first.golden)
-            found = min(_distances(calls, folder, first), default=TOLERANCE_DB)
+            calls = open_models(tried, backend, folder, opened, first.models, first.golden)
+            found = min(distances(calls, folder, first), default=TOLERANCE_DB)
         except Exception:  # whatever a provider raises, the original is next
             return None
         if found < TOLERANCE_DB:
@@ -236,56 +255,13 @@ def _original(
     manifest = opened.manifest
     plain = opened.how.share(spelling.parse(Backend, PLAIN))
     try:
-        return plain, _open(stack, plain, folder, opened, manifest.fallback)
+        return plain, open_models(stack, plain, folder, opened, manifest.fallback)
     except BadModel:
-        if not manifest.custom_ops:
+        if not consent.operators(manifest.custom_ops):
             raise
     libraries = consent.libraries(manifest.custom_ops, manifest, folder)
     plain = opened.how.share(Cpu(custom_ops=libraries))
-    return plain, _open(stack, plain, folder, opened, manifest.fallback)
-
-
-def _temporary(stack: ExitStack) -> Path:
-    made = TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
-    return Path(stack.enter_context(made))
-
-
-def _open(
-    stack: ExitStack,
-    backend: Backend,
-    folder: Path,
-    opened: Opened,
-    members: Mapping[str, str],
-    golden: Mapping[str, Golden] = MappingProxyType({}),
-) -> Mapping[str, Call]:
-    """Open all models or none.
-
-    Args:
-        golden: Model name -> samples that it may be warmed up with.
-    """
-    with ExitStack() as held:
-        found = {
-            name: opened.how.open(held, backend, folder / member, name or Path(member).stem)
-            for name, member in members.items()
-        }
-        stack.enter_context(held.pop_all())
-    calls = {}
-    for name, instances in found.items():
-        calls[name] = Call(
-            instances,
-            opened.manifest.signatures[name],
-            opened.how,
-            golden=folder / golden[name].inputs if name in golden else None,
-            backend=backend,
-        )
-        stack.callback(calls[name].close)
-    return calls
-
-
-def _distances(calls: Mapping[str, Call], folder: Path, plan: PackedPlan) -> Iterator[float]:
-    """Yield how far each model's first golden answer is from the packed one, in dB."""
-    for name, golden in plan.golden.items():
-        yield first_sample(calls[name], folder / golden.inputs, folder / golden.outputs)
+    return plain, open_models(stack, plain, folder, opened, manifest.fallback)
 
 
 def _warn(text: str) -> None:

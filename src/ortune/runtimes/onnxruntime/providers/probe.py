@@ -1,4 +1,4 @@
-"""Whether a provider of the installed onnxruntime starts here: asked once, in its own process."""
+"""Whether a provider of the installed onnxruntime starts here, asked in an own process."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def probed(provider: str, index: int = 0) -> Probed:
         return Probed("not installed", reason, _INSTALL[provider])
     code = (
         "import sys\n"
-        "from ortune.runtimes.onnxruntime import provider_probe\n"
-        "provider_probe.attempt(*sys.argv[1:])"
+        "from ortune.runtimes.onnxruntime.providers import probe\n"
+        "probe.attempt(*sys.argv[1:])"
     )
     done = own_process.run(code, provider, str(index))
     if done is None:
@@ -79,7 +79,7 @@ def probed(provider: str, index: int = 0) -> Probed:
             f"{provider} does not run a tiny model within {own_process.LIMIT_S} s",
             "look whether the driver answers: nvidia-smi",
         )
-    log = messages.Log(done.stderr)
+    log = messages.RuntimeLog(done.stderr)
     answer = {"error": f"its process ends with exit code {done.returncode}", "driver": True}
     with suppress(ValueError, IndexError):
         answer = json.loads(done.stdout.strip().splitlines()[-1])
@@ -97,7 +97,7 @@ def probed(provider: str, index: int = 0) -> Probed:
     return Probed("not loadable", reason, f"pip install what is missing: {_INSTALL[provider]}")
 
 
-def _cause(log: messages.Log) -> str:
+def _cause(log: messages.RuntimeLog) -> str:
     """Return the line that names the cause: a library that is not found, else the first."""
     named = (line for line in log.real if "cannot open" in line or "not found" in line)
     found = next(named, log.reason)

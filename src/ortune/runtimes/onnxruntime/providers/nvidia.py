@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ortune.core.errors import BadSettings
+from ortune.core.outputs import caches
 from ortune.runtimes.onnxruntime import checks, keys
-from ortune.runtimes.onnxruntime.provider_probe import CUDA, TENSORRT
+from ortune.runtimes.onnxruntime.providers.probe import CUDA, TENSORRT
 
 _MB = 1 << 20
 _ARENA = {"power-of-two": "kNextPowerOfTwo", "as-requested": "kSameAsRequested"}
@@ -83,11 +84,14 @@ def tensorrt(settings: Any, shapes: Mapping[str, str], cache: str) -> dict[str, 
     Args:
         settings: Has the fields of the backend `tensorrt`.
         shapes: Options of its optimization profiles.
-        cache: Folder of its engines and of its timings; empty to keep none.
+        cache: Folder of its engines; empty to keep none. The times of tactics are kept for all
+            models together: TensorRT itself leaves those of another device or release out.
 
     Raises:
         BadSettings: A free option is wrong.
     """
+    home = caches()
+    timings = home / "tensorrt-timings" if home else None
     made = {
         "device_id": str(settings.device),
         "trt_fp16_enable": _switch(settings.precision == "fp16"),
@@ -95,7 +99,7 @@ def tensorrt(settings: Any, shapes: Mapping[str, str], cache: str) -> dict[str, 
         "trt_builder_optimization_level": str(settings.builder_level),
         "trt_build_heuristics_enable": _switch(settings.heuristics),
         "trt_engine_cache_enable": _switch(settings.cache and bool(cache)),
-        "trt_timing_cache_enable": _switch(settings.timing_cache and bool(cache)),
+        "trt_timing_cache_enable": _switch(settings.timing_cache and timings is not None),
         TENSORRT_GRAPH: _switch(settings.cuda_graph),
         **shapes,
     }
@@ -103,8 +107,8 @@ def tensorrt(settings: Any, shapes: Mapping[str, str], cache: str) -> dict[str, 
         made["trt_max_workspace_size"] = str(settings.workspace * _MB)
     if cache and settings.cache:
         made["trt_engine_cache_path"] = cache
-    if cache and settings.timing_cache:
-        made["trt_timing_cache_path"] = cache
+    if timings and settings.timing_cache:
+        made["trt_timing_cache_path"] = str(timings)
     return made | checks.pairs(settings.config, TENSORRT_OWN)
 
 

@@ -1,0 +1,113 @@
+"""Any plug-in execution provider of onnxruntime, such as WebGPU or TensorRT for RTX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from ortune.core.backend import Backend
+from ortune.core.capabilities import State
+from ortune.core.hardware import verified
+from ortune.core.session import Recording, Session
+from ortune.runtimes.onnxruntime import checks
+from ortune.runtimes.onnxruntime import record as ort_record
+from ortune.runtimes.onnxruntime import session as ort
+from ortune.runtimes.onnxruntime.providers import plug_in
+
+_OWN = ("onnxruntime-ep-openvino",)
+"""Plug-ins that have a backend of their own."""
+
+
+@dataclass(frozen=True)
+class PluginProvider(Backend):
+    """Execution by a plug-in provider, which onnxruntime loads from a library.
+
+    A library is code: it is named by a person, never by a bundle or a run.
+
+    Attributes:
+        threads: Threads of what stays on the CPU; 0 takes the CPUs this process may really use.
+        package: The installed package that brings the provider, such as onnxruntime-ep-webgpu.
+        library: Path of its shared library, in the place of a package.
+        provider: The execution provider, where a library has several.
+        device: Kind of device that must compute; any takes the first that it offers.
+        options: The provider's own options, as ``NAME=value``.
+    """
+
+    automatic: ClassVar[bool] = False
+    reads: ClassVar[tuple[str, ...]] = ("package", "library")
+
+    package: str = ""
+    library: str = ""
+    provider: str = ""  # type: ignore[misc]  # of a class elsewhere, here what is asked for
+    device: plug_in.Kind = "any"
+    options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        checks.at_least(0, threads=self.threads)
+        checks.pairs(self.options, {})
+
+    @classmethod
+    def tried(cls) -> tuple[Self, ...]:
+        """Every plug-in provider that is installed and has no backend of its own."""
+        return tuple(cls(package=name) for name in plug_in.installed(_OWN)) or (cls(),)
+
+    @property
+    def lossy(self) -> bool:
+        """What a provider's arithmetic is, and what its options do, is not known."""
+        return bool(self.package or self.library)
+
+    @property
+    def portable(self) -> bool:
+        """It needs a library and, mostly, a device."""
+        return False
+
+    @property
+    def runs_on(self) -> verified.Kind:
+        """The kind that is asked for; a GPU where any is."""
+        return "gpu" if self.device == "any" else self.device
+
+    def missing(self) -> str | None:
+        """Return what to install, that the library does not load, or that it offers no device.
+
+        Raises:
+            BadSettings: Both a package and a library are named, or no such library is there.
+        """
+        return ort.missing() or plug_in.missing(self._asked())
+
+    def state(self, missing: str | None) -> State:
+        return plug_in.state(missing)
+
+    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
+        """Open a session of which the provider takes a part.
+
+        Raises:
+            BackendMissing: It is not installed, does not load, offers no device, or took no node.
+        """
+        made, provider = self._options(verbose)
+        return ort.session(path, made, provider=provider)
+
+    def record(
+        self, path: Path, folder: Path, *, verbose: bool = False
+    ) -> AbstractContextManager[Recording]:
+        """Open the same session with the profiler on; a graph of compiled nodes is not saved."""
+        made, provider = self._options(verbose)
+        return ort_record.session(path, made, folder, provider=provider)
+
+    def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
+        """Ask with onnxruntime's own rewriting off."""
+        made, provider = self._options(verbose=False, level="disabled")
+        with ort.session(path, made, provider=provider) as opened:
+            return opened.assigned()
+
+    def _asked(self) -> plug_in.PlugIn:
+        return plug_in.PlugIn(self.package, self.library, self.provider, self.device)
+
+    def _options(self, verbose: bool, level: str = "all") -> tuple[Any, str]:
+        """Return session options with the provider's first device, and the provider's name."""
+        first = plug_in.devices(self._asked())[0]
+        made = ort.options(self.threads, level, verbose=verbose)
+        made.add_provider_for_devices([first], checks.pairs(self.options, {}))
+        return made, first.ep_name

@@ -1,0 +1,1 @@
+"""Plans of a bundle: which runs here, with which of its models."""

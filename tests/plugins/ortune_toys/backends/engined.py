@@ -1,0 +1,39 @@
+"""A scripted provider that "builds an engine": it sleeps and writes a file; the CPU computes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from ortune.backends.cpu import Cpu
+from ortune.core.backend import Backend
+from ortune.core.session import Session
+from ortune.model.io.identity import identity
+from ortune.runtimes.onnxruntime import engine_cache
+from ortune.runtimes.onnxruntime.engine_store import EngineKey
+
+
+@dataclass(frozen=True)
+class Engined(Backend):
+    """Takes `build_ms` to open what is not in the engine cache."""
+
+    automatic: ClassVar[bool] = False
+
+    build_ms: int = 300
+
+    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
+        key = EngineKey(*identity(path), "ToyExecutionProvider", device="toy")
+        return engine_cache.opened(key, lambda folder: self._opening(path, folder))
+
+    @contextmanager
+    def _opening(self, path: Path, folder: Path) -> Iterator[Session]:
+        engine = folder / "toy.engine"
+        if not engine.exists():
+            time.sleep(self.build_ms / 1000)
+            engine.write_bytes(b"built")
+        with Cpu(threads=1).open(path) as opened:
+            yield opened

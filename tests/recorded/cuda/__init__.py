@@ -1,0 +1,1 @@
+"""CUDA of the recorded API."""
