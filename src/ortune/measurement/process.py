@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, Self
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
@@ -57,14 +57,6 @@ class WorkerFailed(Exception):
             f"{model} does not run on {backend}: {self.failure.reason}",
             fix=fix or self.failure.fix or "run `ortune inspect` on it",
         )
-
-
-class Answering(Protocol):
-    """What answers the commands of a worker: one, or several as one."""
-
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Send one command and return its answer."""
-        ...
 
 
 class Worker:

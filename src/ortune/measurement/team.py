@@ -96,6 +96,8 @@ def _joined(key: str, values: Sequence[Any]) -> Any:
         return None
     if isinstance(values[0], Mapping):
         return values[0]
+    if isinstance(values[0], str):
+        return min(values)  # "cold" where one of them built an engine
     if isinstance(values[0], list):
         return list(chain.from_iterable(values))
     return max(values) if key in _LONGEST else sum(values)

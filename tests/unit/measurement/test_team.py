@@ -17,7 +17,7 @@ class Scripted:
     def __init__(self, rate: float, run_ns: int, memory: int | None = 5) -> None:
         self.rate, self.run_ns, self.memory = rate, run_ns, memory
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.closed = False
+        self.closed, self.cache = False, "warm"
 
     def __enter__(self) -> Scripted:
         return self
@@ -28,7 +28,7 @@ class Scripted:
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         self.asked.append((do, arguments))
         if do == "load":
-            return {"load_ns": self.run_ns, "placement": {"CPU": 2}}
+            return {"load_ns": self.run_ns, "placement": {"CPU": 2}, "cache": self.cache}
         if do == "first":
             return {"first_ns": self.run_ns, "peak_rss": 7}
         if do == "device":
@@ -42,7 +42,9 @@ class Scripted:
 def test_a_burst_is_one_stretch_of_time_for_all() -> None:
     workers = [Scripted(1 / 2_000, 2_000), Scripted(1 / 6_000, 6_000)]
     with Team([lambda one=one: cast(Worker, one) for one in workers]) as team:  # type: ignore[misc]
-        assert team.ask("load") == {"load_ns": 6_000, "placement": {"CPU": 2}}
+        workers[1].cache = "cold"
+        told = {"load_ns": 6_000, "placement": {"CPU": 2}, "cache": "cold"}
+        assert team.ask("load") == told
         assert team.ask("first") == {"first_ns": 6_000, "peak_rss": 14}
         before = time.monotonic_ns()
         burst = team.ask("burst", at=4, runs=3, each=2, drop=8)
@@ -53,9 +55,9 @@ def test_a_burst_is_one_stretch_of_time_for_all() -> None:
         assert one == two and one["at"] == 4
         assert one["begin_ns"] > before and one["end_ns"] - one["begin_ns"] == burst["spent_ns"]
         assert team.ask("burst", at=0, runs=10)["spent_ns"] == 4 * 4_000
-        told = team.ask("details")["details"]
-        assert [one["sessions"] for one in told] == [2, 2]
-        assert sorted(told[0]["runs_ns"]) == [2_000] * 3 + [6_000] * 3
+        details = team.ask("details")["details"]
+        assert [one["sessions"] for one in details] == [2, 2]
+        assert sorted(details[0]["runs_ns"]) == [2_000] * 3 + [6_000] * 3
         assert team.ask("details") == {"details": []}
     assert all(one.closed for one in workers)
 

@@ -38,7 +38,7 @@ def test_instances_are_a_number_or_groups_by_device(given: object, held: object)
     asked = Serve("a.onnx", instances=given)  # type: ignore[arg-type]
     assert asked.instances == held
     assert read(spelled(asked)).instances == held
-    with pytest.raises(BadSettings, match="instances: .* cannot be read"):
+    with pytest.raises(BadSettings, match=r"instances: .* cannot be read"):
         Serve("a.onnx", instances="two")
 
 

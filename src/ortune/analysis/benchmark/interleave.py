@@ -18,8 +18,9 @@ from ortune.core.plugins.stored import lowered
 from ortune.core.trial import Burst, Pair
 from ortune.core.workload import Span, Workload
 from ortune.engine.instances import bound
+from ortune.measurement.job import Answering
 from ortune.measurement.machine.energy import Energy
-from ortune.measurement.process import PROGRAM, Answering, Worker, WorkerFailed, lone
+from ortune.measurement.process import PROGRAM, Worker, WorkerFailed, lone
 from ortune.measurement.team import Team
 from ortune.measurement.timing.turns import Warmed, blocks, burst, pace, ready, warm
 

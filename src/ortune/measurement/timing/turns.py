@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from ortune.core.trial import Burst
 from ortune.core.workload import Span
-from ortune.measurement.process import Answering, Worker
+from ortune.measurement.job import Answering
+from ortune.measurement.process import Worker
 
 _WARM_NS = 150_000_000
 _ENTRY_NS = 1_000_000

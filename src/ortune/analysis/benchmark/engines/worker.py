@@ -31,6 +31,7 @@ from ortune.measurement.job import MAIN
 from ortune.measurement.worker import __main__ as program
 from ortune.measurement.worker.lane import Round, SessionLane
 from ortune.measurement.worker.workbench import Workbench
+from ortune.runtimes.onnxruntime.engine_cache import watched
 
 BARE, FRAME, MODEL = "", "frame", "model"
 """What a run is: a call of the engine, a frame, the engine's part of a frame."""
@@ -121,7 +122,10 @@ class EngineBench(Workbench):
         if MAIN in self.sessions:
             return
         model, backend = self.job.models[MAIN], self.job.backend
-        self._engine = self._stack.enter_context(load(model, on=backend, instances=self.instances))
+        with watched(self._building, self.job.engines) as watch:
+            opened = load(model, on=backend, instances=self.instances)
+        self._engine = self._stack.enter_context(opened)
+        self.warm += watch.warm
         self._framing = framing(self._path) if self._path else None
         self.sessions[MAIN] = EngineSession(self._engine, self._run)
 
