@@ -13,6 +13,7 @@ from ortune.analysis.benchmark.engines.timed import timed
 from ortune.analysis.benchmark.interleave import Contestant, TimedRow
 from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.benchmark.result import BenchResult, SideBySide
+from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.fields import paths
 from ortune.core.trial import Burst, Interval, Pair
@@ -65,9 +66,10 @@ def _ways(one: Contestant, count: int, batch: int) -> list[Contestant]:
 def _told(row: TimedRow) -> dict[str, object]:
     processes = row.contestant.processes
     text = str(row.contestant.workload)
+    several = wording.count(processes, "process", "processes")
     return {
         "processes": processes,
-        "workload": text if processes == 1 else f"{text} in {processes} processes",
+        "workload": text if processes == 1 else f"{text} in {several}",
     }
 
 
