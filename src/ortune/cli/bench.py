@@ -27,9 +27,12 @@ class _Asked(Bench):
 def command(asked: _Asked) -> int:
     """Show the rows; exit code 1 when the first one differs from itself."""
     from ortune.analysis.benchmark.bench import run
-    from ortune.cli.terminal import bench_tables
+    from ortune.cli.terminal import bench_engines, bench_tables
 
     found = run(asked)
-    answer(found, lambda: bench_tables.show(found, wide=asked.wide))
+    if found.pipelines or found.side_by_side:
+        answer(found, lambda: bench_engines.show(found))
+    else:
+        answer(found, lambda: bench_tables.show(found, wide=asked.wide))
     check = found.self_check
     return NO if check is not None and not check.equal else DONE

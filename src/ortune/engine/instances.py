@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
-from ortune.core.errors import BadData, OrtuneError, gist
-from ortune.core.hardware.cpus import effective_cpus, usable_cpus
+from ortune.core.errors import BadData, BadSettings, OrtuneError, gist
+from ortune.core.hardware.cpus import effective_cpus, shares, usable_cpus
+from ortune.core.hardware.instances import InstanceGroup, read_device
 from ortune.core.plugins import stored
 from ortune.core.session import Session, Tensors
 from ortune.runtimes.onnxruntime import affinity
@@ -27,6 +29,12 @@ MAX_QUEUE = 1024
 """Requests that wait at most, where nothing is said."""
 _RESERVE = "ENABLE_CPU_RESERVATION"
 """OpenVINO's property; without it all instances compute on the same CPUs, the first ones."""
+
+_FOR = {
+    "cpu": "on='cpu'",
+    "gpu": "on='cuda' or on='tensorrt'",
+    "npu": "on='openvino(device=npu)'",
+}
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,7 @@ class Serving:
         preferred: Rows that are enough for a batch to wait no longer.
         max_queue: Requests that wait at most.
         threads: Of each instance; 0 leaves those of the backend.
+        devices: Of each instance, such as ``gpu0``; none leaves them to the backend.
     """
 
     instances: int = 1
@@ -48,13 +57,25 @@ class Serving:
     preferred: tuple[int, ...] = ()
     max_queue: int = MAX_QUEUE
     threads: int = 0
+    devices: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> tuple[InstanceGroup, ...]:
+        """The instances by device, in order."""
+        if not self.devices:
+            return (InstanceGroup(self.instances),)
+        counts = Counter(self.devices)
+        return tuple(
+            replace(read_device(one), count=n) if one else InstanceGroup(n)
+            for one, n in counts.items()
+        )
 
     def share(self, backend: Backend) -> Backend:
         """Return the settings of each instance: all together have one thread for each CPU.
 
         Fewer threads than the share stay as they are: they were measured, or asked for.
         """
-        most = effective_cpus() // self.instances
+        most = max(1, effective_cpus() // self.instances)
         if self.threads not in (0, backend.threads):
             return _threaded(backend, min(self.threads, most))
         if self.instances == 1:
@@ -63,7 +84,7 @@ class Serving:
         return fit if fit.threads else replace(fit, threads=most)
 
     def open(self, stack: ExitStack, backend: Backend, path: Path, name: str) -> Instances:
-        """Open the sessions of one model.
+        """Open the sessions of one model, each on its device.
 
         Threads of onnxruntime's own kernels have the CPUs of the thread that opens a session.
         OpenVINO knows all CPUs from the first session on, and is told to reserve some for each.
@@ -71,10 +92,15 @@ class Serving:
         Args:
             backend: What `share` gave.
             name: The model's, for messages.
+
+        Raises:
+            BadSettings: The backend does not run on a device that was asked for.
         """
         sessions, places = [], []
-        for cpus in self._places(backend):
+        devices = self.devices or ("",) * self.instances
+        for device, cpus in zip(devices, self._places(backend), strict=True):
             own = backend if self.instances == 1 else _apart(backend, sorted(cpus))
+            own = on_device(own, device) if device else own
             with bound(cpus):
                 sessions.append(stack.enter_context(own.open(path)))
             places.append(cpus)
@@ -82,11 +108,9 @@ class Serving:
 
     def _places(self, backend: Backend) -> Iterator[frozenset[int]]:
         """Yield the CPUs of each instance; none where they cannot be bound, or need not be."""
-        cpus, count = usable_cpus(), self.instances
         binds = backend.provider == Cpu.provider and hasattr(os, "sched_setaffinity")
-        for index in range(count):
-            mine = cpus[index * len(cpus) // count : (index + 1) * len(cpus) // count]
-            yield frozenset(mine if binds and count > 1 else ())
+        for cpus in shares(usable_cpus(), self.instances):
+            yield frozenset(cpus if binds and self.instances > 1 else ())
 
 
 class Instances:
@@ -198,6 +222,36 @@ def flushes(backend: Backend) -> bool:
     inner = getattr(backend, "inner", None)
     own = bool(getattr(backend, "flush_denormals", False))
     return own or (isinstance(inner, Backend) and flushes(inner))
+
+
+def on_device(backend: Backend, device: str) -> Backend:
+    """Return the settings on a device such as ``cpu`` or ``gpu1``.
+
+    Raises:
+        BadSettings: The backend runs on another kind of device, or on one of them alone.
+    """
+    group = read_device(device)
+    inner = getattr(backend, "inner", None)
+    if isinstance(inner, Backend):
+        return _changed(backend, inner=on_device(inner, device))
+    if group.kind != backend.runs_on:
+        raise BadSettings(
+            f"backend '{backend}' runs on the {backend.runs_on.upper()}, not on '{device}'",
+            fix=f"leave @{device} out, or name a backend for it: {_FOR[group.kind]}",
+        )
+    if isinstance(getattr(backend, "device", None), int):
+        return _changed(backend, device=group.index)
+    if group.index:
+        raise BadSettings(
+            f"backend '{backend}' cannot be told which {group.kind.upper()} to take",
+            fix=f"leave the number of '{device}' out",
+        )
+    return backend
+
+
+def _changed(backend: Backend, **fields: Any) -> Backend:
+    """Return the settings with fields that only some backends have."""
+    return replace(backend, **fields)
 
 
 def _threaded(backend: Backend, count: int) -> Backend:

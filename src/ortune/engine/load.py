@@ -50,9 +50,9 @@ def load(
         on: Backend of a plain model, such as ``cpu(threads=2)``; the CPU's default without it. Of
             a bundle: the plan to take, by the name of its backend or by the full spelling. Where
             none was measured on it, the model runs there all the same, with a warning.
-        device: Where sessions are opened; ``cpu``, which is what there is.
+        device: Of instances that name none, such as ``cpu`` or ``gpu0``.
         instances: Sessions of every model, each on CPUs of its own; threads are divided among
-            them. A number, or text such as ``2``; 0 takes the bundle's, or 1.
+            them. A number, or text such as ``2@gpu0,2@gpu1``; 0 takes the bundle's, or 1.
         custom_ops: Libraries of custom operators of a plain model. They are code: those that a
             bundle brings are loaded only when this is True.
         max_batch: Rows that are computed together at most; 0 takes the bundle's, or 8.
@@ -69,8 +69,9 @@ def load(
             has no signature by the key that is required.
         BadSettings: `on` is wrong; the bundle brings custom operators that are not allowed, or a
             library or the key cannot be used; there are more instances than CPUs, or a device is
-            named that sessions cannot be opened on.
-        BackendMissing: The backend of a plain model, or of the plan named, cannot run here.
+            named that the backend does not run on.
+        BackendMissing: The backend of a plain model, or of the plan that `on` names, cannot run
+            here.
     """
     asked = partial(serving, instances, device, max_batch, max_delay_us, preferred, max_queue)
     path, how = Path(path), asked()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,13 +12,11 @@ from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
 from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.hardware.instances import InstanceGroup, read_device, read_instances, total
 from ortune.core.plugins import allowed, codec, stored
 from ortune.engine import archive, consent
 from ortune.engine.instances import Serving
 from ortune.engine.manifest import SERVING, Manifest, PackedPlan
-
-_GROUP = re.compile(r"(\d{1,4})(?:@([a-z]+\d*))?")
-_CPU_NAMES = ("", "cpu", "cpu0")
 
 
 def serving(
@@ -34,13 +31,13 @@ def serving(
     """Read what a caller asks for.
 
     Args:
-        instances: A number, or text such as ``2`` or ``1@cpu``; groups are separated by commas.
-        device: Of groups that name none.
+        instances: A number, or text such as ``2``, ``1@cpu`` or ``2@gpu0,2@gpu1``.
+        device: Of groups that name none, such as ``gpu0``.
         packed: What holds in the place of zeros and of nothing; the defaults without it.
 
     Raises:
-        BadSettings: A number is not one, there are more instances than CPUs, or a device is
-            named that sessions cannot be opened on.
+        BadSettings: A number is not one, there are more instances than CPUs, or no device is
+            called so.
     """
     for name, values, least, most in (
         ("max_batch", (max_batch,), 0, 1 << 20),
@@ -51,46 +48,38 @@ def serving(
         for one in values:
             if not isinstance(one, int) or not least <= one <= most:
                 raise BadSettings(f"{name}={one!r} is not possible", fix=f"give {least} to {most}")
-    _demand_device(device or "", f"device='{device}'")
+    groups = _groups(instances, device or "")
+    names = tuple(one.device for one in groups for _ in range(one.count))
     asked: dict[str, Any] = {
-        "instances": 0 if instances == 0 else _count(instances),
+        "instances": total(groups),
+        "devices": names if any(names) else (),
         "max_batch": max_batch,
         "max_delay_us": max_delay_us,
         "preferred": tuple(preferred),
         "max_queue": max_queue,
     }
-    return replace(packed or Serving(), **{name: one for name, one in asked.items() if one})
+    made = replace(packed or Serving(), **{name: one for name, one in asked.items() if one})
+    if device and not groups:
+        return replace(made, devices=(read_device(device).device,) * made.instances)
+    return made
 
 
-def _count(instances: int | str) -> int:
-    """Return the number of instances that a text asks for.
+def _groups(instances: int | str, device: str) -> Sequence[InstanceGroup]:
+    """Return the instances that a caller asks for by device; none where nothing is said.
 
     Raises:
-        BadSettings: It is none, names a device that is not here, or is more than there are CPUs.
+        BadSettings: They cannot be read, or are more on the CPU than there are CPUs.
     """
-    count = 0
-    for group in str(instances).split(","):
-        found = _GROUP.fullmatch(group.strip())
-        if found is None or not int(found[1]):
-            raise BadSettings(
-                f"instances={instances!r} cannot be read", fix="give a number, such as 2"
-            )
-        _demand_device(found[2] or "", f"instances='{instances}'")
-        count += int(found[1])
+    if instances == 0:
+        return ()
+    groups = read_instances(instances, device)
+    count = total([one for one in groups if one.kind in ("", "cpu")])
     if count > (cpus := effective_cpus()):
         raise BadSettings(
             f"{count} instances need a CPU each, and {wording.count(cpus, 'CPU')} can be used",
             fix=f"give instances={cpus} or fewer",
         )
-    return count
-
-
-def _demand_device(name: str, given: str) -> None:
-    if name not in _CPU_NAMES:
-        raise BadSettings(
-            f"{given}: this ortune opens sessions on the CPU alone, not on '{name}'",
-            fix="leave the device out",
-        )
+    return groups
 
 
 def stored_backend(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
@@ -51,3 +52,11 @@ class Failure:
     reason: str
     reproduce: str
     fix: str = ""
+
+
+class Answering(Protocol):
+    """What answers the commands of a worker: one, or several as one."""
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Send one command and return its answer."""
+        ...

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
@@ -38,6 +38,8 @@ _LAST_LINES = 4
 _LONGEST_BUILD_S = 3600.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LATENCY = Latency()
+PROGRAM = ("ortune.measurement.worker",)
+"""Module that a worker runs, and words behind its job's file."""
 _MORE_MEMORY = "give a higher --memory-limit, a smaller batch or smaller samples"
 
 
@@ -61,7 +63,8 @@ class Worker:
     """A live worker process that answers commands. Use as a context manager.
 
     A command that has no deadline of its own is given `timeout_s`; `sink` receives how far a long
-    one is. All live workers together may take the least of their limits.
+    one is. All live workers together may take the least of their limits. `program` is another than
+    the usual one: a module and words behind the job's file.
 
     Attributes:
         limit: Bytes that it and all others may take together.
@@ -75,6 +78,7 @@ class Worker:
         memory_limit: int | None = None,
         deadlines: Mapping[str, float] | None = None,
         sink: Sink = silent,
+        program: Sequence[str] = PROGRAM,
     ) -> None:
         python, path = interpreter(job.environment), variables(job.environment)
         self._timeout_s, self._deadlines, self._sink = timeout_s, deadlines or {}, sink
@@ -87,7 +91,7 @@ class Worker:
         self._commands = job.out / "commands.jsonl"
         self._commands.unlink(missing_ok=True)
         self._log = job.out / "worker.log"
-        command = [*python, "-m", "ortune.measurement.worker", str(self._job)]
+        command = [*python, "-m", program[0], str(self._job), *program[1:]]
         self.reproduce = _reproducing(path, command, self._commands)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

@@ -8,6 +8,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from ortune.core.facts import TensorSpec
+from ortune.core.hardware.instances import InstanceGroup
 from ortune.core.version import __version__
 from ortune.protocol.datatypes import datatype
 from ortune.protocol.messages import message
@@ -73,16 +74,15 @@ def model_config(
     outputs: Sequence[TensorSpec],
     *,
     max_batch: int,
-    instances: int = 1,
+    instances: Sequence[InstanceGroup] = (InstanceGroup(1),),
     delay_us: int = 0,
     preferred: Sequence[int] = (),
-    kind: str = "KIND_CPU",
 ) -> dict[str, Any]:
     """Return a model's configuration as Triton tells it, with the defaults that clients read.
 
     Args:
         max_batch: 0 where the first dimension is no batch; else dims are without it.
-        kind: ``KIND_CPU`` or ``KIND_GPU``.
+        instances: By device.
 
     Raises:
         Refused: An input or output has a type or rank that the protocol cannot say.
@@ -94,7 +94,6 @@ def model_config(
         return {"name": one.name, **common, **more}
 
     optional = {"format": "FORMAT_NONE", "allow_ragged_batch": False, "optional": False}
-    group = {"name": f"{name}_0", "kind": kind, "count": instances, "gpus": [], "passive": False}
     config: dict[str, Any] = {
         "name": name,
         "platform": platform,
@@ -105,7 +104,7 @@ def model_config(
         "output": [told(one, label_filename="") for one in outputs],
         "batch_input": [],
         "batch_output": [],
-        "instance_group": [group],
+        "instance_group": [_group(name, at, one) for at, one in enumerate(instances)],
         "default_model_filename": "",
         "cc_model_filenames": {},
         "metric_tags": {},
@@ -120,6 +119,14 @@ def model_config(
             "preserve_ordering": False,
         }
     return config
+
+
+def _group(name: str, at: int, group: InstanceGroup) -> dict[str, Any]:
+    """Return one instance group; Triton knows the CPU and GPUs by number."""
+    told = {"name": f"{name}_{at}", "kind": "KIND_CPU", "count": group.count, "gpus": []}
+    if group.kind == "gpu":
+        told |= {"kind": "KIND_GPU", "gpus": [group.index]}
+    return told | {"passive": False}
 
 
 def statistics(

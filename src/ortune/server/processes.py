@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ortune.core.errors import OrtuneError
-from ortune.core.hardware.cpus import usable_cpus
+from ortune.core.hardware.cpus import shares, usable_cpus
 from ortune.server.addresses import Address
 from ortune.server.doors import Doors
 from ortune.server.journal import Journal
@@ -191,15 +191,6 @@ class _Supervisor:
             waits = [asyncio.ensure_future(one.wait()) for one in self._live.values()]
             if waits:
                 await asyncio.wait(waits, timeout=_LAST_S)
-
-
-def shares(cpus: Sequence[int], processes: int) -> list[Sequence[int]]:
-    """Divide CPUs into sets that share none; nothing is divided where they are not known."""
-    size = len(cpus)
-    return [
-        cpus[place * size // processes : (place + 1) * size // processes]
-        for place in range(processes)
-    ]
 
 
 def _send(process: Process, number: signal.Signals) -> None:

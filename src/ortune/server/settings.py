@@ -8,10 +8,25 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from ortune.core.fields import ByteSize, Counts, Duration, Files, Libraries, Option
+from ortune.core.fields import ByteSize, Counts, Duration, Field, Files, Libraries, Option
+from ortune.core.hardware.instances import read_instances
 from ortune.core.request import Request, parameters, request
 
 _PORTS = 65535
+
+
+class InstanceCounts(Field[int | str, int | str]):
+    """A number, or groups by device: ``2@gpu0,2@gpu1``."""
+
+    metavar = "N"
+
+    def read(self, value: Any) -> int | str:
+        """Return a number as one, groups as they are spelled; 0 leaves it to the bundle."""
+        if value in (None, 0, "0"):
+            return 0
+        groups = read_instances(value)
+        plain = len(groups) == 1 and not groups[0].kind
+        return groups[0].count if plain else ",".join(map(str, groups))
 
 
 @request
@@ -36,7 +51,7 @@ class Serve(Request):
         grpc_port: Of gRPC; 0 takes any free one.
         http: Answer HTTP.
         grpc: Answer gRPC.
-        instances: Sessions of every model, each on CPUs of its own.
+        instances: Sessions of every model, each on CPUs of its own; by device: 2@gpu0,2@gpu1.
         max_batch: Rows that are computed together at most; 1 joins nothing.
         max_delay_us: Microseconds that a request waits for others to be joined with.
         preferred: Rows at which a batch no longer waits, such as 4,8.
@@ -73,7 +88,9 @@ class Serve(Request):
     grpc_port: Annotated[int, Option("PORT", high=_PORTS)] = 8001
     http: bool = True
     grpc: bool = True
-    instances: Annotated[int, Option("N", shown="as in the bundle, else 1", per_cpu=1)] = 0
+    instances: InstanceCounts = InstanceCounts(
+        0, Option("N", shown="as in the bundle, else 1", per_cpu=1)
+    )
     max_batch: Annotated[int, Option("ROWS", shown="as in the bundle, else 8")] = 0
     max_delay_us: Annotated[int, Option("US", shown="as in the bundle, else none")] = 0
     preferred: Counts = Counts(None)

@@ -25,7 +25,8 @@ class Triton(Target):
         replayed: Run the models under the release's runtime, in an environment of their own.
         limit: Share by which it may be slower than the bundle before packing fails.
         release: Year and month of the release, such as 26.05.
-        instances: Sessions side by side, on each GPU where GPUs are given.
+        instances: Sessions side by side, on each GPU where GPUs are given; or groups by device,
+            such as "2@gpu0,2@gpu1", which nothing here has measured.
         gpus: Numbers of GPUs to serve on, which nothing here has measured; none is the CPU.
         batch: Most rows of one run; calls are stacked up to that. 0 leaves calls as they are.
         preferred: Batches that are run without waiting for more calls.
@@ -42,7 +43,7 @@ class Triton(Target):
     """
 
     release: float = 26.05
-    instances: Annotated[int, Bounds(low=1, high=1024)] = 1
+    instances: Annotated[int | str, Bounds(low=1, high=1024)] = 1
     gpus: tuple[int, ...] = ()
     batch: int = 0
     preferred: tuple[int, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -20,11 +21,33 @@ from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.hardware.cpus import usable_cpus
+from ortune.core.hardware.instances import read_instances
+from ortune.core.hardware.verified import Kind
 from ortune.engine import instances, settings
-from ortune.engine.instances import Instances, Serving, bound, flushes
+from ortune.engine.instances import Instances, Serving, bound, flushes, on_device
 from ortune.engine.settings import serving
 
 binds = pytest.mark.skipif(len(usable_cpus()) < 2, reason="one CPU, or it cannot be bound")
+
+
+@dataclass(frozen=True)
+class OnGpu(Cpu):
+    """Settings that name a GPU; nothing is opened on them."""
+
+    device: int = 0
+
+    @property
+    def runs_on(self) -> Kind:
+        return "gpu"
+
+
+@dataclass(frozen=True)
+class OnNpu(Cpu):
+    """Settings for the only NPU; nothing is opened on them."""
+
+    @property
+    def runs_on(self) -> Kind:
+        return "npu"
 
 
 @pytest.fixture
@@ -37,15 +60,58 @@ class TestAsked:
     @pytest.mark.usefixtures("eight")
     @pytest.mark.parametrize(
         ("given", "count"),
-        [(1, 1), ("1", 1), (3, 3), ("2", 2), (" 2 ", 2), ("2@cpu", 2), ("1@cpu0, 3", 4)],
+        [(1, 1), ("1", 1), (3, 3), ("2", 2), (" 2 ", 2), ("1, 3", 4)],
     )
     def test_numbers_and_text(self, given: int | str, count: int) -> None:
         assert serving(given) == Serving(count)
 
     @pytest.mark.usefixtures("eight")
+    @pytest.mark.parametrize(
+        ("given", "devices"),
+        [
+            ("2@cpu", ("cpu",) * 2),
+            ("2@gpu0,2@gpu1", ("gpu0", "gpu0", "gpu1", "gpu1")),
+            ("1@gpu, 9@gpu3", ("gpu0", *("gpu3",) * 9)),
+            ("1,1@npu", ("", "npu0")),
+        ],
+    )
+    def test_groups_by_device(self, given: str, devices: tuple[str, ...]) -> None:
+        assert serving(given) == Serving(len(devices), devices=devices)
+        counted = Counter(devices).items()
+        spelled = ",".join(f"{count}@{one}" if one else f"{count}" for one, count in counted)
+        assert serving(given).groups == read_instances(spelled)
+
+    @pytest.mark.usefixtures("eight")
+    def test_a_device_for_groups_that_name_none(self) -> None:
+        assert serving("1,1@gpu1", "gpu0").devices == ("gpu0", "gpu1")
+        packed = Serving(3, 4)
+        assert serving(0, "gpu1", packed=packed) == replace(packed, devices=("gpu1",) * 3)
+
+    @pytest.mark.parametrize(("device", "index"), [("gpu0", 0), ("gpu", 0), ("gpu12", 12)])
+    def test_a_gpu_of_a_backend_that_runs_on_one(self, device: str, index: int) -> None:
+        assert on_device(OnGpu(), device) == OnGpu(device=index)
+        assert on_device(Bucketed(inner=OnGpu()), device) == Bucketed(inner=OnGpu(device=index))
+
+    @pytest.mark.parametrize(
+        ("backend", "device", "what"),
+        [
+            ("cpu", "gpu0", "runs on the CPU, not on 'gpu0'"),
+            ("gpu", "cpu", "runs on the GPU, not on 'cpu'"),
+            ("npu", "npu1", "cannot be told which NPU"),
+        ],
+    )
+    def test_a_device_that_a_backend_does_not_run_on(
+        self, backend: str, device: str, what: str
+    ) -> None:
+        made = {"cpu": Cpu(), "gpu": OnGpu(), "npu": OnNpu()}[backend]
+        with pytest.raises(BadSettings, match=what):
+            on_device(made, device)
+        assert on_device(Cpu(threads=2), "cpu") == Cpu(threads=2)
+
+    @pytest.mark.usefixtures("eight")
     def test_batches(self) -> None:
         assert serving(max_batch=0).max_batch == 8
-        assert serving(2, "cpu", 5, 7) == Serving(2, 5, 7)
+        assert serving(2, None, 5, 7) == Serving(2, 5, 7)
         assert serving(0, max_batch=8, preferred=[4, 8], max_queue=9) == Serving(
             1, 8, preferred=(4, 8), max_queue=9
         )
@@ -66,14 +132,15 @@ class TestAsked:
     @pytest.mark.parametrize(
         "asked",
         [
-            {"instances": "2@gpu0"},
-            {"instances": "1@cpu,1@npu"},
-            {"device": "gpu0"},
-            {"instances": 2, "device": "cuda"},
+            {"instances": "2@tpu0"},
+            {"instances": "1@cpu,1@cpu1"},
+            {"device": "cuda"},
+            {"device": "gpu-1"},
+            {"instances": 2, "device": "GPU"},
         ],
     )
-    def test_a_device_that_is_not_here(self, asked: dict[str, str]) -> None:
-        with pytest.raises(BadSettings, match=r"on the CPU alone, not on '(gpu0|npu|cuda)'") as no:
+    def test_a_device_of_no_known_kind(self, asked: dict[str, str]) -> None:
+        with pytest.raises(BadSettings, match=r"no device is called '") as no:
             serving(**asked)  # type: ignore[arg-type]
         assert len(str(no.value).splitlines()) == 2
 

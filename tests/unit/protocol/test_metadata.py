@@ -8,6 +8,7 @@ import pytest
 from google.protobuf import json_format
 
 from ortune.core.facts import TensorSpec
+from ortune.core.hardware.instances import InstanceGroup
 from ortune.protocol import metadata
 from ortune.protocol.status import Refused
 
@@ -38,7 +39,7 @@ def test_the_batch_is_no_dimension_of_the_configuration(max_batch: int) -> None:
         INPUTS,
         OUTPUTS,
         max_batch=max_batch,
-        instances=2,
+        instances=(InstanceGroup(2), InstanceGroup(3, "gpu", 1)),
         delay_us=500,
         preferred=(4, 8),
     )
@@ -49,6 +50,8 @@ def test_the_batch_is_no_dimension_of_the_configuration(max_batch: int) -> None:
     assert ("dynamic_batching" in told) == bool(max_batch)
     made = metadata.as_message("ModelConfigResponse", {"config": told}).config
     assert made.max_batch_size == max_batch and made.instance_group[0].count == 2
+    on_gpu = made.instance_group[1]
+    assert (on_gpu.count, list(on_gpu.gpus), on_gpu.name) == (3, [1], "m_1")
     if max_batch:
         assert list(made.dynamic_batching.preferred_batch_size) == [4, 8]
         assert made.dynamic_batching.max_queue_delay_microseconds == 500

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ortune.core.errors import BadSettings
+from ortune.core.hardware.cpus import shares
 from ortune.server.addresses import Address
-from ortune.server.processes import ServingJob, shares
+from ortune.server.processes import ServingJob
 from ortune.server.settings import Listening, Serve, read, spelled
 
 
@@ -27,6 +28,18 @@ def test_a_request_survives_the_way_to_a_process() -> None:
     assert (found.preferred, found.max_body, found.timeout) == ((4, 8), 1 << 20, 250)
     assert str(found.token_file) == "tokens" and found.custom_ops == asked.custom_ops
     assert spelled(found) == spelled(asked)
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [(0, 0), ("0", 0), (1, 1), ("1", 1), (" 2@gpu0, 1@gpu ", "2@gpu0,1@gpu0"), (None, 0)],
+)
+def test_instances_are_a_number_or_groups_by_device(given: object, held: object) -> None:
+    asked = Serve("a.onnx", instances=given)  # type: ignore[arg-type]
+    assert asked.instances == held
+    assert read(spelled(asked)).instances == held
+    with pytest.raises(BadSettings, match=r"instances: .* cannot be read"):
+        Serve("a.onnx", instances="two")
 
 
 @pytest.mark.parametrize("models", ["a.onnx", Path("a.onnx"), ["a.onnx"], ("a.onnx",)])

@@ -10,16 +10,11 @@ from typing import Any
 
 from ortune.analysis.benchmark import matrix, rows
 from ortune.analysis.benchmark.allocations import allocated
-from ortune.analysis.benchmark.crossover import crossovers
-from ortune.analysis.benchmark.interleave import (
-    Contestant,
-    TimedRow,
-    contest,
-    pairs,
-)
-from ortune.analysis.benchmark.ratios import Ratios
+from ortune.analysis.benchmark.engines import frames, processes
+from ortune.analysis.benchmark.interleave import Contestant, TimedRow, contest
+from ortune.analysis.benchmark.judged import result
 from ortune.analysis.benchmark.requests import Bench
-from ortune.analysis.benchmark.result import BenchResult, NoiseVerdict, SelfCheck, Winner
+from ortune.analysis.benchmark.result import BenchResult
 from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.core import custom_ops
 from ortune.core.backend import Backend
@@ -29,20 +24,25 @@ from ortune.core.fields import paths
 from ortune.core.reading import read_workload
 from ortune.core.request import verb
 from ortune.data import given
-from ortune.measurement.capabilities import capabilities
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import energy
-from ortune.measurement.timing import stats
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 
 
 def run(asked: Bench) -> BenchResult:
-    """Time models x backends x levels x threads, at every batch, in one interleaved run."""
+    """Time models x backends x levels x threads, at every batch, in one interleaved run.
+
+    With a frame around the model, or with several processes of it, as asked for.
+    """
     on = (asked.on,) if isinstance(asked.on, str) else asked.on
     equipped = [custom_ops.equipped(one, asked.custom_ops) for one in on]
     where = tuple(dict.fromkeys(asked.environment)) or (HERE,)
     chosen = matrix.backends(equipped, asked.threads, asked.levels, asked.sink, where)
+    if asked.end_to_end:
+        return frames.run(asked, chosen, where)
+    if asked.processes:
+        return processes.run(asked, chosen, where)
     driven = matrix.batched(read_workload(asked.workload, asked.batch), asked.batches)
     return timed(matrix.contestants(paths(asked.models), chosen, driven, where), asked)
 
@@ -121,56 +121,3 @@ def timed(groups: Sequence[Sequence[Contestant]], asked: Bench) -> BenchResult:
         for one in every
     ]
     return result(raced, made, record)
-
-
-def result(
-    groups: Sequence[Sequence[TimedRow]], made: Sequence[dict[str, Any]], record: noise.Record
-) -> BenchResult:
-    """Judge what was timed.
-
-    Args:
-        groups: The rows of every batch.
-        made: The JSON of all rows, in the same order.
-    """
-    every = [row for group in groups for row in group]
-    stand = Ratios(groups)
-    ratios = stand.of_first()
-    again = next((k for k, row in enumerate(made) if row["again"]), None)
-    equal = None if again is None else ratios[again]
-    timed = [pair for g in groups for r in g if not r.error for pair in pairs(r, g[0])]
-    claimed = any(
-        r is not None and r.clear for r, row in zip(ratios, made, strict=True) if not row["again"]
-    )
-    reach = stats.half_width(stand.learnt(), max(1, len(every[0].turns)))
-    judged = noise.judge(record, stats.disturbed(timed), equal, reach=reach, claimed=claimed)
-    first = groups[0][0].contestant
-    offered = capabilities(first.backend, first.environment)
-    places = dict.fromkeys(one.contestant.environment for one in every)
-    winners = []
-    start = 0
-    for group in groups:
-        place = None if judged.too_noisy else stand.winner(group)
-        row = None if place is None else start + place
-        winners.append(Winner(made[start]["workload"], made[start]["batch"], row))
-        for k in range(start, start + len(group)):
-            if (held := ratios[k]) is not None:
-                made[k]["typical_ns"] = made[start]["p50_ns"] * held.value
-        start += len(group)
-    return BenchResult(
-        rows=tuple(made),
-        ratios=tuple(ratios),
-        winner=winners[0].row if len(winners) == 1 else None,
-        winners=tuple(winners),
-        crossovers=()
-        if judged.too_noisy or len(groups) < 2
-        else tuple(crossovers(made, lambda a, b: stand.between(every[b], every[a]))),
-        self_check=None
-        if again is None or equal is None
-        else SelfCheck(again, equal, not equal.clear),
-        machine=offered.machine,
-        versions=offered.versions,
-        environments={name: capabilities(first.backend, name).versions for name in places},
-        noise=record.readings(),
-        judgement=NoiseVerdict(judged.too_noisy, noise.RULE, judged.advice),
-        counts=stand.counts(),
-    )

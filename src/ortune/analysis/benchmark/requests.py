@@ -9,8 +9,11 @@ from typing import Annotated, Any
 from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Counts, Field, Files, Option, Words
+from ortune.core.plugins import user_function
 from ortune.core.request import DataRequest, Request, request
 from ortune.core.workload import Workload
+
+_OF_ROWS = ("batches", "workload", "self_check", "memory_by_node")
 
 
 @request
@@ -21,12 +24,16 @@ class Bench(CustomOpsRequest, DataRequest):
     are to the first row of a batch. A row is called the fastest only if the 99 % intervals of its
     ratios to all others exclude 1. Without --data the inputs are made up.
 
+    With --end-to-end a run is a frame of yours, frame(engine, sample), and the model's part of it
+    stands beside it; MODELS may be bundles, of which every plan is timed.
+
     Exit code 1 if --self-check finds that the first row differs from itself.
 
     Example:
         ortune bench model.onnx --on cpu,openvino --threads 1,2
         ortune bench before.onnx after.onnx --data samples/ --json out.json
         ortune bench model.onnx --batches 1,8 --levels basic,all --self-check --wide
+        ortune bench model.onnx model.ortune --end-to-end camera:frame --data camera:samples
 
     Attributes:
         models: Model files.
@@ -40,6 +47,8 @@ class Bench(CustomOpsRequest, DataRequest):
         memory_by_node: List the nodes that take most memory, measured in processes of their own.
         seconds: Time for timing; more where many rows need it.
         sets: Sets of fresh processes; fewer are quicker, and intervals wider.
+        end_to_end: Time pkg.module:frame, which gets (engine, sample), and the model's part of it.
+        processes: Time that many processes against one with as many instances, both always busy.
         environment: Names of `ortune env list` by comma, and "here": each is timed.
 
     Raises:
@@ -58,7 +67,31 @@ class Bench(CustomOpsRequest, DataRequest):
     memory_by_node: bool = False
     seconds: Annotated[float, Option(low=0.1)] = 10.0
     sets: Annotated[int, Option(low=1, high=1000)] = 5
+    end_to_end: Annotated[str, Option("MODULE:FRAME")] = ""
+    processes: Annotated[int, Option("N", per_cpu=1)] = 0
     environment: Words = Words((), Option("NAME,...", shown="here"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.end_to_end:
+            user_function.demand_own(self.end_to_end, *user_function.FRAME)
+            self._demand_alone("end_to_end", "processes", "batch", *_OF_ROWS)
+        if self.processes:
+            self._demand_alone("processes", *_OF_ROWS)
+
+    def _demand_alone(self, option: str, *others: str) -> None:
+        """Refuse options that say otherwise what a run is.
+
+        Raises:
+            BadSettings: One is given.
+        """
+        for name in others:
+            if getattr(self, name) not in (0, False, (), "latency"):
+                words = [f"--{one.replace('_', '-')}" for one in (option, name)]
+                raise BadSettings(
+                    f"{words[0]} says what is run, and so does {words[1]}",
+                    fix=f"leave {words[1]} out",
+                )
 
 
 class Thresholds(Field[Mapping[str, float], Sequence[str] | None]):

@@ -17,6 +17,9 @@ _SHOWN = (
     "error",
 )
 
+PER_FRAME = "time per frame"
+"""What an entry is of a row that has the user's frame around the model."""
+
 
 @dataclass(frozen=True)
 class Winner:
@@ -58,6 +61,56 @@ class NoiseVerdict:
     advice: tuple[Advice, ...]
 
 
+@dataclass(frozen=True)
+class Pipeline:
+    """A model inside the user's frame: pre-processing, the engine, post-processing.
+
+    Times and rates are None, and so are ratios, where a row failed.
+
+    Attributes:
+        row: Index of the row of whole frames.
+        model_row: Index of the row of the calls that a frame makes of the engine, without it.
+        frames_per_s: Whole frames.
+        model_per_s: As many as the model alone would do.
+        share: Of a frame's time, what the model alone takes, at 99 %.
+        ratio: A frame's time over that of the first model's frame, at 99 %.
+        model_ratio: The same of the model alone.
+    """
+
+    row: int
+    model_row: int
+    frames_per_s: float | None
+    model_per_s: float | None
+    share: Interval | None
+    ratio: Interval | None
+    model_ratio: Interval | None
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Processes of a model side by side, all always busy.
+
+    Attributes:
+        row: Index of the row.
+        processes: Each with an engine of its own.
+        instances: Sessions of each engine.
+        per_second: Samples of all together; None where the row failed.
+        run_p50_ns: Median of single runs among the others.
+        run_p99_ns: 99th percentile of them.
+        time_ratio: Time per inference over that of one process with all instances, at 99 %.
+        latency_ratio: A run's median over that of a run there, at 99 %.
+    """
+
+    row: int
+    processes: int
+    instances: int
+    per_second: float | None
+    run_p50_ns: float | None
+    run_p99_ns: float | None
+    time_ratio: Interval | None
+    latency_ratio: Interval | None
+
+
 @dataclass(frozen=True, repr=False)
 class BenchResult(TableResult):
     """Models timed on backends side by side.
@@ -75,6 +128,8 @@ class BenchResult(TableResult):
         noise: Readings of the machine meanwhile.
         counts: How many rows came to what beside the first of their batch, in words.
         environments: Name -> versions of the runtimes there.
+        pipelines: With a frame: what the models' speed is worth inside of it.
+        side_by_side: With processes: what they do together.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -89,6 +144,8 @@ class BenchResult(TableResult):
     judgement: NoiseVerdict
     counts: Mapping[str, int] = field(default_factory=dict)
     environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    pipelines: tuple[Pipeline, ...] = ()
+    side_by_side: tuple[SideBySide, ...] = ()
 
     def summary(self) -> Mapping[str, object]:
         """Return the fastest row of every batch, and whether the machine was quiet enough."""

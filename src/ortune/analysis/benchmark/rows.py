@@ -16,11 +16,12 @@ _WITHOUT_PAUSE = ("latency", "shapes")
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 
 
-def row(one: TimedRow, digest: str, energy: Energy) -> dict[str, Any]:
+def row(one: TimedRow, digest: str, energy: Energy, size: int | None = None) -> dict[str, Any]:
     """Return a row's JSON.
 
     Args:
         digest: The model's, weights included.
+        size: Bytes of a file that is no model; counted without it.
     """
     who = one.contestant
     samples = max(1, who.workload.batch)
@@ -36,7 +37,7 @@ def row(one: TimedRow, digest: str, energy: Energy) -> dict[str, Any]:
         "batch": who.workload.batch,
         "again": who.again,
         "error": one.error or None,
-        "size": file.size(who.model),
+        "size": file.size(who.model) if size is None else size,
         "placement": dict(one.placement),
         "load_ns": one.load_ns,
         "first_ns": one.first_ns,

@@ -27,7 +27,7 @@ class Cost(WorkerRequest):
         sources: The first holds what is paid today in its first row; rows of the others follow.
         price: Of a machine, or of a GPU: "2.50/h".
         load: Samples that must be served: 150/s.
-        overhead: Of a run, outside the model: 20ms.
+        overhead: Of a run, outside the model: 20ms. What `bench --end-to-end` timed has it inside.
         processes: At work on one machine.
         gpus: Numbers of GPUs to show: 1-8.
         effort: Work the change takes: 4h@80/h.

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ortune.analysis.benchmark.result import PER_FRAME
 from ortune.analysis.costs.cost import ServingOption
 from ortune.core.errors import BadData
 from ortune.core.study import Study
@@ -23,6 +24,7 @@ _LATENCY = "latency"
 _SERVED = "latency from the intended start"
 """What rows of a load test measure."""
 _ONE = Interval(1.0, 1.0, 1.0)
+_WHOLE = "{} holds whole frames: the work around the model is in the times, and no overhead"
 _NOISY = "{} was measured on a machine too noisy for a verdict: its figures are shown, not claimed"
 
 
@@ -156,10 +158,15 @@ def job_file(reproduce: str | None) -> Path | None:
 
 
 def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
-    """Offer every row that ran; a row's latency is the first one's median times its ratio."""
+    """Offer every row that ran; a row's latency is the first one's median times its ratio.
+
+    Of models with the user's frame around them the whole frames are offered.
+    """
     pairs = zip(found["rows"], found.get("ratios") or [None] * len(found["rows"]), strict=False)
     try:
         live = [(row, r) for row, r in pairs if not row.get("error") and not row.get("again")]
+        whole = [(row, r) for row, r in live if row.get("measure") == PER_FRAME]
+        live = whole or live
         options = [_row(row, ratio, live[0][0]) for row, ratio in live]
         noisy = bool((found.get("judgement") or {}).get("too_noisy"))
         measures = {str(row.get("measure", _LATENCY)) for row, _ in live}
@@ -168,7 +175,7 @@ def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
             f"{source} cannot be read as rows of a bench: {type(error).__name__} {error}",
             fix="write it again with `ortune bench`",
         ) from None
-    if measures - {_LATENCY}:
+    if measures - {_LATENCY, PER_FRAME}:
         raise BadData(
             f"{source} holds no latencies of single runs",
             fix="bench without --workload; --processes counts what runs side by side",
@@ -180,7 +187,10 @@ def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
         tuple(replace(option, confirmed=not noisy) for option in options),
         (None,) * len(options),
         (Path(first["model"]).name, str(first["backend"])),
-        notes=(_NOISY.format(source),) if noisy else (),
+        notes=(
+            *((_NOISY.format(source),) if noisy else ()),
+            *((_WHOLE.format(source),) if whole else ()),
+        ),
     )
 
 
@@ -218,6 +228,7 @@ def _row(
     samples, batch = (max(1, int(one.get("batch") or 1)) for one in (row, first))
     name = f"{Path(row['model']).name} @ {row['backend']}"
     name += f", batch {samples}" if samples > 1 else ""
+    name += ", whole frames" if row.get("measure") == PER_FRAME else ""
     if ratio is None or samples != batch:
         return ServingOption(name, _typical(row), None, samples)
     held = Interval(ratio["value"], ratio["low"], ratio["high"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +29,12 @@ def usable_cpus() -> tuple[int, ...]:
         return tuple(sorted(os.sched_getaffinity(0)))
     except AttributeError:
         return ()
+
+
+def shares(cpus: Sequence[int], parts: int) -> list[Sequence[int]]:
+    """Divide CPUs into sets that share none; nothing is divided where they are not known."""
+    size = len(cpus)
+    return [cpus[place * size // parts : (place + 1) * size // parts] for place in range(parts)]
 
 
 @cache

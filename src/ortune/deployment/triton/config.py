@@ -107,15 +107,22 @@ def common(
         "input": [_tensor(spec, options.batch) for spec in signature.inputs],
         "output": [_tensor(spec, options.batch) for spec in signature.outputs],
     }
-    kind: dict[str, Any] = {"count": options.instances}
-    if options.gpus:
-        kind |= {"kind": Word("KIND_GPU"), "gpus": list(options.gpus)}
-    else:
-        kind |= {"kind": Word("KIND_CPU")}
-    held["instance_group"] = [kind]
+    held["instance_group"] = list(_groups(options))
     if options.batch:
         held["dynamic_batching"] = _batching(options)
     return held
+
+
+def _groups(options: ServerOptions) -> Iterator[dict[str, Any]]:
+    """Yield Triton's instance groups: GPUs with as many instances each share one."""
+    gpus: dict[int, list[int]] = {}
+    for one in options.groups:
+        if one.kind == "gpu":
+            gpus.setdefault(one.count, []).append(one.index)
+        else:
+            yield {"count": one.count, "kind": Word("KIND_CPU")}
+    for count, numbers in gpus.items():
+        yield {"count": count, "kind": Word("KIND_GPU"), "gpus": numbers}
 
 
 def pairs(parameters: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ def refusal(source: Source, options: ServerOptions) -> str:
     """
     backend = source.backend
     assert isinstance(backend, Openvino)
-    if options.gpus:
+    if options.numbers:
         return "Triton's openvino backend serves on the CPU alone"
     if options.offline:
         return "offline=true is about onnxruntime's graph"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ortune.core.errors import BadSettings
+from ortune.core.hardware.instances import InstanceGroup, read_instances, total
 from ortune.deployment.triton.accelerators import options
 from ortune.deployment.triton.releases import Carried, carried
 
@@ -17,7 +18,8 @@ class ServerOptions:
 
     Attributes:
         release: Such as ``26.05``.
-        instances: Sessions side by side, on each GPU where GPUs are given.
+        instances: Sessions side by side, on each GPU where GPUs are given; or groups by device,
+            such as ``2@gpu0,2@gpu1``.
         gpus: Their numbers; none serves on the CPU.
         batch: Rows that one run may hold; 0 leaves calls as they are.
         preferred: Batches that are run without waiting for more.
@@ -33,7 +35,7 @@ class ServerOptions:
     """
 
     release: str
-    instances: int = 1
+    instances: int | str = 1
     gpus: tuple[int, ...] = ()
     batch: int = 0
     preferred: tuple[int, ...] = ()
@@ -50,9 +52,16 @@ class ServerOptions:
     def __post_init__(self) -> None:
         carried(self.release, self.onnxruntime, self.openvino)
         options(self.accelerator, self.accelerator_options)
-        if self.instances < 1:
+        if self.instances in (0, "0"):
             raise BadSettings("a server needs an instance", fix="give instances=1 or more")
-        if self.accelerator and not self.gpus:
+        if self.gpus and any(one.kind for one in read_instances(self.instances)):
+            raise BadSettings(
+                f"instances='{self.instances}' names devices, and so does gpus",
+                fix="leave gpus out",
+            )
+        if other := [one.device for one in self.groups if one.kind == "npu"]:
+            raise BadSettings(f"Triton has no '{other[0]}'", fix="name cpu, gpu0, gpu1, ...")
+        if self.accelerator and not self.numbers:
             raise BadSettings(
                 f"accelerator '{self.accelerator}' is for GPUs, and none is given",
                 fix="add gpus=[0]",
@@ -71,6 +80,19 @@ class ServerOptions:
             )
 
     @property
+    def groups(self) -> tuple[InstanceGroup, ...]:
+        """The instances by device: those given, on each of `gpus` where these are."""
+        given = read_instances(self.instances)
+        if not self.gpus:
+            return given
+        return tuple(InstanceGroup(total(given), "gpu", index) for index in self.gpus)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of the GPUs that it serves on; none where it serves on the CPU."""
+        return tuple(dict.fromkeys(one.index for one in self.groups if one.kind == "gpu"))
+
+    @property
     def carried(self) -> Carried:
         """Versions inside the release."""
         return carried(self.release, self.onnxruntime, self.openvino)
@@ -83,7 +105,7 @@ class ServerOptions:
     @property
     def unmeasured(self) -> str:
         """What of these the bundle's evidence says nothing about; empty when there is none."""
-        if not self.gpus:
+        if not self.numbers:
             return ""
-        on = f"GPU {', '.join(map(str, self.gpus))}"
+        on = f"GPU {', '.join(map(str, self.numbers))}"
         return f"{on} with {self.accelerator}" if self.accelerator else on

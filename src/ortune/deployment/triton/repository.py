@@ -102,7 +102,7 @@ def unrun(options: ServerOptions, replay: Replay | None) -> str:
 
 def start(options: ServerOptions) -> str:
     """Return the command that serves a repository."""
-    gpus = "--gpus all " if options.gpus else ""
+    gpus = "--gpus all " if options.numbers else ""
     return (
         f"docker run --rm {gpus}-p 8000:8000 -p 8001:8001 -v $PWD:/models "
         f"nvcr.io/nvidia/tritonserver:{options.release}-py3 tritonserver "

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from ortune.core.trial import Burst
 from ortune.core.workload import Span
+from ortune.measurement.job import Answering
 from ortune.measurement.process import Worker
 
 _WARM_NS = 150_000_000
@@ -50,7 +51,7 @@ class Started:
     cache: str = ""
 
 
-def ready(worker: Worker) -> Started:
+def ready(worker: Answering) -> Started:
     """Load and run once.
 
     Raises:
@@ -94,12 +95,12 @@ def live(*starts: Callable[[], Worker]) -> Iterator[list[tuple[Worker, Started]]
         yield found
 
 
-def glance(worker: Worker) -> Mapping[str, Any]:
+def glance(worker: Answering) -> Mapping[str, Any]:
     """Run twice: the beginning of warming up."""
     return worker.ask("burst", at=0, runs=2)
 
 
-def warm(worker: Worker, seen: Mapping[str, Any] | None = None) -> Warmed:
+def warm(worker: Answering, seen: Mapping[str, Any] | None = None) -> Warmed:
     """Run until latencies settle.
 
     Args:
@@ -133,7 +134,7 @@ def _span(slow_ns: int, fast_ns: int, seconds: float) -> Span:
     return Span(0, runs, each, _SETTLE_RUNS + _SETTLE_NS // fast_ns)
 
 
-def burst(worker: Worker, size: Span) -> Burst:
+def burst(worker: Answering, size: Span) -> Burst:
     """Ask for a burst of a size."""
     answer = worker.ask("burst", at=size.at, runs=size.runs, each=size.each, drop=size.drop)
     taken = tuple(answer["latency_ns"])

@@ -15,10 +15,11 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Any
+from types import MappingProxyType
+from typing import IO, Any, TypeAlias
 
 from ortune.core.errors import OrtuneError, gist
 from ortune.core.plugins import codec
@@ -29,8 +30,21 @@ from ortune.measurement.worker.workbench import Workbench
 _PR_SET_PDEATHSIG = 1
 
 
-def main(path: str) -> int:
-    """Serve commands until standard input ends."""
+Task: TypeAlias = Callable[..., dict[str, Any]]
+
+
+def main(
+    path: str,
+    made: Callable[..., Workbench] = Workbench,
+    more: Mapping[str, Task] = MappingProxyType({}),
+) -> int:
+    """Serve commands until standard input ends.
+
+    Args:
+        path: The job's file.
+        made: Makes the workbench.
+        more: Tasks beside those of every worker.
+    """
     _die_with_parent()
     answers = _claim_stdout()
     job = codec.decode(WorkerJob, json.loads(Path(path).read_text(encoding="utf-8")))
@@ -41,16 +55,18 @@ def main(path: str) -> int:
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
 
-        bench = Workbench(job, stack, tell)
+        bench, tasks = made(job, stack, tell), {**TASKS, **more}
         for line in filter(str.strip, sys.stdin):
-            tell(_answer(bench, json.loads(line)))
+            tell(_answer(bench, json.loads(line), tasks))
     return 0
 
 
-def _answer(bench: Workbench, command: Mapping[str, Any]) -> dict[str, Any]:
+def _answer(
+    bench: Workbench, command: Mapping[str, Any], tasks: Mapping[str, Task]
+) -> dict[str, Any]:
     arguments = {key: value for key, value in command.items() if key != "do"}
     try:
-        return TASKS[str(command["do"])](bench, **arguments)
+        return tasks[str(command["do"])](bench, **arguments)
     except OrtuneError as error:
         return {"error": error.what, "fix": error.fix}
     except Exception as error:

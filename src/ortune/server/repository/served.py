@@ -201,7 +201,7 @@ class Served:
             PLATFORM,
             *self._told,
             max_batch=self.max_batch,
-            instances=how.instances,
+            instances=how.groups,
             delay_us=how.max_delay_us,
             preferred=how.preferred,
         )

@@ -17,8 +17,9 @@ from rich.console import Console
 
 import ortune as ot
 from ortune.analysis.benchmark import matrix, rows
-from ortune.analysis.benchmark.bench import race, result
+from ortune.analysis.benchmark.bench import race
 from ortune.analysis.benchmark.interleave import Contestant, TimedRow
+from ortune.analysis.benchmark.judged import result
 from ortune.analysis.benchmark.result import BenchResult
 from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.backends.cpu import Cpu

@@ -125,6 +125,17 @@ def test_a_graph_stored_rewritten_is_left_as_it_is(tmp_path: Path) -> None:
         assert config.refusal(source, offline) == "Triton has no setting for spin"
 
 
+def test_instances_by_device(tmp_path: Path) -> None:
+    options = ServerOptions("26.05", instances="1@cpu,2@gpu0,2@gpu1,1@gpu2")
+    with source_on(Cpu(threads=1), tmp_path) as source:
+        read = text.read(text.write(config.onnxruntime("toy", source, SIGNATURE, options)))
+    assert read["instance_group"] == [
+        {"count": [1], "kind": ["KIND_CPU"]},
+        {"count": [2], "kind": ["KIND_GPU"], "gpus": [0, 1]},
+        {"count": [1], "kind": ["KIND_GPU"], "gpus": [2]},
+    ]
+
+
 def test_batches_queues_and_gpus(tmp_path: Path) -> None:
     options = ServerOptions(
         "26.05",

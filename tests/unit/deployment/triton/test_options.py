@@ -31,6 +31,10 @@ def test_what_is_not_known_is_refused_by_name() -> None:
     ("fields", "what"),
     [
         ({"instances": 0}, "needs an instance"),
+        ({"instances": "2@gpu0,0@gpu1"}, "cannot be read"),
+        ({"instances": "2@gpu0", "gpus": (1,)}, "names devices, and so does gpus"),
+        ({"instances": "1@npu0"}, "Triton has no 'npu0'"),
+        ({"instances": "2@cpu", "accelerator": "cuda"}, "is for GPUs"),
         ({"accelerator": "tensorrt"}, "is for GPUs"),
         ({"delay_us": 5}, "about batches"),
         ({"queue": 5}, "about batches"),
@@ -81,3 +85,5 @@ def test_what_nothing_measured_is_named() -> None:
     assert ServerOptions("26.05").unmeasured == ""
     on = ServerOptions("26.05", gpus=(0, 1), accelerator="tensorrt")
     assert on.unmeasured == "GPU 0, 1 with tensorrt"
+    on = ServerOptions("26.05", "1@cpu,2@gpu0,2@gpu3", accelerator="cuda")
+    assert on.unmeasured == "GPU 0, 3 with cuda"

@@ -1,0 +1,242 @@
+"""A worker that runs whole engines: bare, in a frame of the user's, or what that calls.
+
+``python -m ortune.analysis.benchmark.engines.worker JOB.json [frame|model pkg.module:frame]``
+answers the commands of every worker. A run is a call of the engine, a frame, or the calls that a
+frame made of the engine, again and without the frame.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from inspect import isawaitable, isgenerator
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadData, OrtuneError
+from ortune.core.hardware.runqueue import waited_ns
+from ortune.core.plugins import user_function
+from ortune.core.session import Tensors
+from ortune.engine.call import Call
+from ortune.engine.engine import Engine
+from ortune.engine.load import load
+from ortune.load_generation import lanes as lane_threads
+from ortune.measurement.job import MAIN
+from ortune.measurement.worker import __main__ as program
+from ortune.measurement.worker.lane import Round, SessionLane
+from ortune.measurement.worker.workbench import Workbench
+from ortune.runtimes.onnxruntime.engine_cache import watched
+
+BARE, FRAME, MODEL = "", "frame", "model"
+"""What a run is: a call of the engine, a frame, the engine's part of a frame."""
+_TAKES = "it gets (engine, sample): call engine(**inputs) with what it makes of the sample"
+
+Framing: TypeAlias = Callable[[Any, Tensors], object]
+
+
+class EngineSession:
+    """An engine as workloads drive sessions; what a run gives back is dropped."""
+
+    def __init__(self, engine: Engine, act: Callable[[Tensors], object]) -> None:
+        """Drive an engine.
+
+        Args:
+            act: One run.
+        """
+        self._engine, self._act = engine, act
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        self._act(feeds)
+        return {}
+
+    def placement(self) -> Mapping[str, int]:
+        return self._engine.placement()
+
+    def clock(self) -> int:
+        return time.perf_counter_ns()
+
+    def waited(self) -> int:
+        return waited_ns()
+
+
+class CallLog:
+    """An engine that notes how it is called, so that the calls can be made again.
+
+    Attributes:
+        calls: Each makes one of them again, with copies of its inputs.
+    """
+
+    def __init__(self, engine: Engine | Call, calls: list[Callable[[], object]]) -> None:
+        self._engine, self.calls = engine, calls
+
+    def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        kept = {name: np.array(value) for name, value in inputs.items()}
+        self.calls.append(lambda: self._engine(**kept))
+        return self._engine(**inputs)
+
+    def run(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
+        """As a call, with the inputs in a mapping."""
+        return self(**inputs)
+
+    def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
+        """As `Engine.batch`."""
+        kept = [{name: np.array(value) for name, value in one.items()} for one in samples]
+        self.calls.append(partial(self._engine.batch, kept))
+        return self._engine.batch(samples)
+
+    def __getitem__(self, name: str) -> CallLog:
+        assert isinstance(self._engine, Engine)
+        return CallLog(self._engine[name], self.calls)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+class EngineBench(Workbench):
+    """A workbench whose sessions are engines; see `BARE`, `FRAME` and `MODEL`."""
+
+    def __init__(self, *given: Any, role: str = BARE, path: str = "") -> None:
+        """Take what every workbench takes.
+
+        Args:
+            given: The job, and what else a workbench is made of.
+            role: What a run is.
+            path: The user's ``pkg.module:frame``.
+        """
+        super().__init__(*given)
+        self._role, self._path = role, path
+        self._known: dict[int, Sequence[Callable[[], object]]] = {}
+
+    @property
+    def instances(self) -> int:
+        """Of the engine: as many as lanes are driven."""
+        return self.job.workload.lanes(self.job.backend.threads)
+
+    def open(self) -> None:
+        if MAIN in self.sessions:
+            return
+        model, backend = self.job.models[MAIN], self.job.backend
+        with watched(self._building, self.job.engines) as watch:
+            opened = load(model, on=backend, instances=self.instances)
+        self._engine = self._stack.enter_context(opened)
+        self.warm += watch.warm
+        self._framing = framing(self._path) if self._path else None
+        self.sessions[MAIN] = EngineSession(self._engine, self._run)
+
+    @cached_property
+    def lanes(self) -> Sequence[SessionLane]:
+        """As many callers as the engine has instances."""
+        return [SessionLane(self.sessions, self.round) for _ in range(self.instances)]
+
+    def round(self, position: int) -> Round:
+        """Return a round whose arrays nobody can change; what it calls the engine with is known.
+
+        Raises:
+            BadData: A frame of it fails, or does not call the engine.
+        """
+        found = super().round(position)
+        for _, feeds in found:
+            if id(feeds) not in self._known:
+                self._known[id(feeds)] = self._noted(feeds)
+        return found
+
+    def _noted(self, feeds: Tensors) -> Sequence[Callable[[], object]]:
+        """Return the calls of the engine that a frame makes; none where frames are run."""
+        for array in feeds.values():
+            array.flags.writeable = False
+        if self._framing is None or (self._role == FRAME and self._known):
+            return ()
+        log = CallLog(self._engine, [])
+        self._framing(log, feeds)
+        if not log.calls:
+            raise BadData(f"{self._path} does not call the engine", fix=_TAKES)
+        return log.calls if self._role == MODEL else ()
+
+    def _run(self, feeds: Tensors) -> None:
+        if self._framing is None:
+            self._engine(**feeds)
+        elif self._role == FRAME:
+            self._framing(self._engine, feeds)
+        else:
+            for call in self._known[id(feeds)]:
+                call()
+
+
+def framing(path: str) -> Framing:
+    """Return the user's function of an engine and a sample, run to its end.
+
+    Raises:
+        BadSettings: It cannot be imported.
+    """
+    function = user_function.function(path, *user_function.FRAME)
+
+    def act(engine: Any, sample: Tensors) -> None:
+        try:
+            found = function(engine, sample)
+            if isgenerator(found):
+                deque(found, maxlen=0)
+        except OrtuneError:
+            raise
+        except Exception as error:
+            raise BadData(f"{path} fails: {user_function.reason(error)}", fix=_TAKES) from error
+        if isawaitable(found):
+            raise BadData(f"{path} is awaited for", fix="give a plain function: no async")
+
+    return act
+
+
+def window(bench: Workbench, at: int, begin_ns: int, end_ns: int) -> dict[str, Any]:
+    """Run every lane without a pause until a moment has passed.
+
+    Args:
+        at: First position of the cycle.
+        begin_ns: On the machine's monotonic clock; runs count that begin after it.
+        end_ns: Runs count that end before it; each lane counts one at least.
+
+    Returns:
+        ``rates``: counted runs a nanosecond of each lane; ``runs_ns``: of each counted run;
+        ``waited``: share of the time that threads stood in the run queue, -1 where unknown.
+    """
+    bench.prepare()
+    lanes = bench.lanes
+
+    def drive(lane: Any) -> tuple[list[int], int, int]:
+        position, total, first = at + list(lanes).index(lane), 0, 0
+        taken: list[int] = []
+        while True:
+            start = time.monotonic_ns()
+            lane_threads.run(lane, position)
+            end = time.monotonic_ns()
+            position, total = position + len(lanes), total + 1
+            if start >= begin_ns and (end <= end_ns or not taken):
+                first = first or start
+                taken.append(end - start)
+                last = end
+            if taken and end >= end_ns:
+                return taken, last - first, total
+
+    waiting = lane_threads.Waiting(lanes[0])
+    found = lane_threads.side_by_side(lanes, drive, waiting)
+    bench.runs += sum(total for _, _, total in found)
+    return {
+        "rates": [len(taken) / max(1, spent) for taken, spent, _ in found],
+        "runs_ns": [ns for taken, _, _ in found for ns in taken],
+        "waited": waiting.share(),
+    }
+
+
+def main(path: str, role: str = BARE, function: str = "") -> int:
+    """Serve commands until standard input ends."""
+    made = partial(EngineBench, role=role, path=function)
+    return program.main(path, made, {"window": window})
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(main(*sys.argv[1:]))
