@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from ortune.engine.reader.generate import reader as reader
     from ortune.engine.signing import verify_signature as verify_signature
     from ortune.experiment.ledger import read_study as read_study
+    from ortune.exporters.export import export as export
     from ortune.load_testing.loadtest import loadtest as loadtest
     from ortune.recipe.build import build as build
     from ortune.reporting.python.compare import compare as compare
@@ -109,6 +110,7 @@ _HOME = {
     "cost": "analysis.costs.pricing",
     "diff": "analysis.inspection.diff",
     "evaluate_suggestions": "analysis.profiling.suggestions",
+    "export": "exporters.export",
     "extract": "analysis.verification.extract",
     "inspect": "analysis.inspection.inspect",
     "load": "engine.load",

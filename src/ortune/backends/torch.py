@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 from ortune.core.backend import Backend
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import Session
-from ortune.runtimes import torch as native
+from ortune.runtimes.torch import session as native
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Torch(Backend):
     Attributes:
         threads: Threads inside one operator; 0 takes the CPUs this process may really use.
         source: The module: ``pkg.module:factory`` (a callable that returns it), a program of
-            torch.export (.pt2) or TorchScript (.pt).
+            torch.export (.pt2), TorchScript (.pt) or a folder of transformers.
         weights: Its state dict (.safetensors, or what torch.save wrote) where the factory loads
             none.
         compile: Run it through torch.compile; the first inference compiles.
