@@ -15,6 +15,7 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     convert    Convert MODEL to OUT exactly as asked; `ortune optimize` finds out what pays.
     cost       Price what RUN measured: an `optimize -o` folder, a file of `bench` or `loadtest`.
     diff       Say which nodes and weights of A are matched, fused, split, changed or gone in B.
+    export     Write a PyTorch module as ONNX, with the exporter whose file answers like it.
     extract    Cut the part of MODEL between named tensors out into a model of its own.
     inspect    Say what MODEL is made of, what is odd about it, and who would run it.
     load       Open a bundle with exactly the settings it was measured with, or a plain model.

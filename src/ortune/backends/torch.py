@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -46,6 +46,11 @@ class Torch(Backend):
     def lossy(self) -> bool:
         """16-bit arithmetic changes numbers."""
         return self.precision != "f32"
+
+    @property
+    def shown(self) -> str:
+        """Where the module comes from is left out."""
+        return str(replace(self, source="", weights=""))
 
     def missing(self) -> str | None:
         if importlib.util.find_spec("torch") is None:

@@ -15,7 +15,7 @@ from ortune.exporters.request import ModuleRequest
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.outputs import keep_outputs
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
-from ortune.runtimes.torch.export import Signature
+from ortune.runtimes.torch.export import Interface
 from ortune.runtimes.torch.module import ModuleSource
 
 _VERIFIED = "answers like PyTorch"
@@ -82,7 +82,7 @@ class Check:
     """PyTorch's answers, and whether a file gives the same."""
 
     given: Exporting
-    asked: Signature
+    asked: Interface
     sizes: Sequence[Mapping[str, int]]
     feeds: Sequence[Path]
     expected: Sequence[stream.Stream]

@@ -27,7 +27,7 @@ from ortune.exporters.request import Export
 from ortune.exporters.sizes import ENOUGH, Inputs
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
-from ortune.runtimes.torch.export import Signature, exporters
+from ortune.runtimes.torch.export import Interface, exporters
 from ortune.runtimes.torch.module import ModuleSource
 
 
@@ -119,7 +119,7 @@ class _Run:
         feeds, tried = self._feeds(inputs)
         told = self._answers(inputs, feeds)
         taken: list[int] = told["taken"]
-        asked = Signature(inputs.names, tuple(told["outputs"]), inputs.axes)
+        asked = Interface(inputs.names, tuple(told["outputs"]), inputs.axes)
         state = self._work / "state.pt"
         if not self._module.source.endswith((".pt", ".pth", ".ts", ".jit", ".pt2")):
             self._module = ModuleSource(self._module.source, str(state))

@@ -10,12 +10,12 @@ import onnx_ir as ir
 from ortune.core.errors import BadModel
 from ortune.core.wording import count
 from ortune.model.io import file
-from ortune.runtimes.torch.export import Signature
+from ortune.runtimes.torch.export import Interface
 
 _SYMBOL = re.compile(r"[A-Za-z_]\w*")
 
 
-def rewritten(draft: Path, asked: Signature, out: Path) -> tuple[int, tuple[str, ...]]:
+def rewritten(draft: Path, asked: Interface, out: Path) -> tuple[int, tuple[str, ...]]:
     """Write a draft with the names asked for; return its nodes and the inputs that it takes.
 
     Raises:
@@ -37,7 +37,7 @@ def rewritten(draft: Path, asked: Signature, out: Path) -> tuple[int, tuple[str,
     return nodes, tuple(str(value.name) for value in model.graph.inputs)
 
 
-def _rename_dims(model: ir.Model, asked: Signature) -> None:
+def _rename_dims(model: ir.Model, asked: Interface) -> None:
     """Give dynamic dimensions their names, also in the expressions that are made of them."""
     wanted: dict[str, str] = {}
     for value in model.graph.inputs:

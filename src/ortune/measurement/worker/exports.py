@@ -13,7 +13,7 @@ from ortune.core.plugins import codec, user_function
 from ortune.data import stream
 from ortune.measurement.worker.workbench import Workbench
 from ortune.runtimes.torch import export, folder
-from ortune.runtimes.torch.export import Signature
+from ortune.runtimes.torch.export import Interface
 from ortune.runtimes.torch.module import ModuleSource, load
 
 
@@ -117,7 +117,7 @@ def export_module(
 ) -> dict[str, Any]:
     """Write a module as ONNX, traced with the first sample of a stream."""
     source = codec.decode(ModuleSource, dict(given))
-    signature = codec.decode(Signature, dict(asked))
+    signature = codec.decode(Interface, dict(asked))
     sample = stream.Stream(Path(feeds))[0]
     export.export(exporter, source, signature, sample, Path(out), opset)
     return {}

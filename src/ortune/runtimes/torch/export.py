@@ -16,7 +16,7 @@ _INSIDE = 1_500_000_000
 
 
 @dataclass(frozen=True)
-class Signature:
+class Interface:
     """What an exported file takes and gives.
 
     Attributes:
@@ -41,7 +41,7 @@ def exporters(source: str) -> tuple[str, ...]:
 
 
 def export(
-    how: str, given: ModuleSource, asked: Signature, sample: Tensors, out: Path, opset: int | None
+    how: str, given: ModuleSource, asked: Interface, sample: Tensors, out: Path, opset: int | None
 ) -> None:
     """Write a module as ONNX; whatever the exporter raises passes.
 
@@ -65,7 +65,7 @@ def export(
 class _Task:
     module: Any
     keywords: set[str]
-    asked: Signature
+    asked: Interface
     example: dict[str, Any]
     out: Path
     opset: int | None
