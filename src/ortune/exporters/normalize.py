@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx_ir as ir
@@ -50,8 +51,12 @@ def _rename_dims(model: ir.Model, asked: Interface) -> None:
     every = [*model.graph.inputs, *model.graph.outputs]
     every += [value for node in model.graph.all_nodes() for value in node.outputs]
     for value in every:
-        if value.shape is None or value.shape.frozen:
-            continue
-        for axis, size in enumerate(value.shape):
-            if isinstance(size, ir.SymbolicDim) and size.value:
-                value.shape[axis] = _SYMBOL.sub(lambda m: wanted.get(m[0], m[0]), size.value)
+        if value.shape is not None and any(isinstance(one, ir.SymbolicDim) for one in value.shape):
+            dims = [one if isinstance(one, int) else one.value for one in value.shape]
+            value.shape = ir.Shape([_renamed(dim, wanted) for dim in dims])
+
+
+def _renamed(dim: int | str | None, wanted: Mapping[str, str]) -> int | str | None:
+    if not isinstance(dim, str):
+        return dim
+    return _SYMBOL.sub(lambda found: wanted.get(found[0], found[0]), dim)
