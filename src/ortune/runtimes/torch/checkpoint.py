@@ -111,7 +111,7 @@ def _nested(path: Path, found: Any, key: str) -> Mapping[str, Any]:
         found = inner
     if hasattr(found, "state_dict"):  # a whole module, which only an unsafe pickle brings
         found = found.state_dict()
-    if _is_state(found):
+    if _is_state(found) or found == {}:  # of a module without weights
         return dict(found)
     inside = {name: value for name, value in _items(found) if _is_state(value)}
     if len(inside) == 1:

@@ -96,6 +96,11 @@ def test_shapes_of_another_module_are_said(tmp_path: Path, state: dict[str, Any]
         checkpoint.fill(torch.nn.Linear(4, 2), tmp_path / "w.pt", state)
 
 
+def test_a_module_without_weights_has_an_empty_one(tmp_path: Path) -> None:
+    path = saved(tmp_path / "w.pt", torch.nn.ReLU().state_dict())
+    assert checkpoint.read(path) == {}
+
+
 def test_safetensors_are_read(tmp_path: Path, state: dict[str, Any]) -> None:
     pytest.importorskip("safetensors.torch").save_file(state, tmp_path / "w.safetensors")
     assert checkpoint.read(tmp_path / "w.safetensors").keys() == state.keys()
