@@ -57,11 +57,7 @@ LONG = [name for name in CASES if name != "digit-cnn"]
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        name if name == "digit-cnn" else pytest.param(name, marks=pytest.mark.long)
-        for name in CASES
-    ],
+    "name", ["digit-cnn", *(pytest.param(name, marks=pytest.mark.long) for name in LONG)]
 )
 def test_a_network_is_verified_at_three_batch_sizes(name: str, tmp_path: Path) -> None:
     case = CASES[name]
