@@ -15,7 +15,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings, gist
 from ortune.core.event import Note, Sink
 from ortune.core.plugins import codec
-from ortune.core.plugins.user_function import is_function
+from ortune.core.plugins.user_function import here_counts, is_function
 from ortune.core.step import Recipe
 from ortune.core.trial import BESIDE, Plan, Proposal
 from ortune.experiment.context import Context
@@ -119,6 +119,7 @@ def _export(given: Exporting, folder: Path) -> None:
 
 def _key(given: Exporting) -> str:
     """Digest what an export hangs on."""
+    here_counts()
     files = [source_file(name) for name in (given.source, given.module.weights)]
     texts = [digest_of(path) for path in files if path is not None]
     return codec.digest(
