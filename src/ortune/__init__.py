@@ -15,6 +15,7 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     convert    Convert MODEL to OUT exactly as asked; `ortune optimize` finds out what pays.
     cost       Price what RUN measured: an `optimize -o` folder, a file of `bench` or `loadtest`.
     diff       Say which nodes and weights of A are matched, fused, split, changed or gone in B.
+    export     Write a PyTorch module as ONNX, with the exporter whose file answers like it.
     extract    Cut the part of MODEL between named tensors out into a model of its own.
     inspect    Say what MODEL is made of, what is odd about it, and who would run it.
     load       Open a bundle with exactly the settings it was measured with, or a plain model.
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from ortune.engine.reader.generate import reader as reader
     from ortune.engine.signing import verify_signature as verify_signature
     from ortune.experiment.ledger import read_study as read_study
+    from ortune.exporters.export import export as export
     from ortune.load_testing.loadtest import loadtest as loadtest
     from ortune.recipe.build import build as build
     from ortune.reporting.python.compare import compare as compare
@@ -109,6 +111,7 @@ _HOME = {
     "cost": "analysis.costs.pricing",
     "diff": "analysis.inspection.diff",
     "evaluate_suggestions": "analysis.profiling.suggestions",
+    "export": "exporters.export",
     "extract": "analysis.verification.extract",
     "inspect": "analysis.inspection.inspect",
     "load": "engine.load",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from ortune.core.backend import Backend
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.session import Session
-from ortune.runtimes import torch as native
+from ortune.runtimes.torch import session as native
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Torch(Backend):
     Attributes:
         threads: Threads inside one operator; 0 takes the CPUs this process may really use.
         source: The module: ``pkg.module:factory`` (a callable that returns it), a program of
-            torch.export (.pt2) or TorchScript (.pt).
+            torch.export (.pt2), TorchScript (.pt) or a folder of transformers.
         weights: Its state dict (.safetensors, or what torch.save wrote) where the factory loads
             none.
         compile: Run it through torch.compile; the first inference compiles.
@@ -46,6 +46,11 @@ class Torch(Backend):
     def lossy(self) -> bool:
         """16-bit arithmetic changes numbers."""
         return self.precision != "f32"
+
+    @property
+    def shown(self) -> str:
+        """Where the module comes from is left out."""
+        return str(replace(self, source="", weights=""))
 
     def missing(self) -> str | None:
         if importlib.util.find_spec("torch") is None:

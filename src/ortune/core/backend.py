@@ -104,6 +104,11 @@ class Backend(Plugin):
         """Say which part of the outputs `compared` keeps, in a few words; empty for all."""
         return ""
 
+    @property
+    def shown(self) -> str:
+        """Its spelling in tables: whole, unless parts of it are long and say nothing there."""
+        return str(self)
+
     def compared(self, feeds: Tensors, outputs: Tensors) -> Tensors:
         """Return what of a run's outputs it answers for: both sides are compared on that.
 

@@ -14,7 +14,7 @@ from ortune.core.capabilities import HERE
 from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.result import TableResult
-from ortune.core.trial import Interval, Trial, Untried
+from ortune.core.trial import BESIDE, Interval, Trial, Untried
 from ortune.core.workload import Workload
 
 
@@ -256,7 +256,7 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
         """Plans that look better than the best and were not measured again, best first."""
         wanted, judged = self.job.wanted, {trial.key for trial in self.final}
         first, strict = self.baseline, self.strict
-        left = (trial for trial in self.trials if trial.key not in judged)
+        left = (t for t in self.trials if t.key not in judged and t.stage != BESIDE)
         fit = [t for t in left if acceptance.promising(t, first, strict=strict, wanted=wanted)]
         return tuple(t for near in wanted.ordered(fit) for t in near if wanted.ahead(t, self.best))
 
@@ -272,7 +272,8 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
     @property
     def counts(self) -> Mapping[Outcome, int]:
         """How many plans came to what, the original left out."""
-        last = {t.key: t for t in self.trials if t.key != self.baseline.key}
+        plans = (t for t in self.trials if t.key != self.baseline.key and t.stage != BESIDE)
+        last = {t.key: t for t in plans}
         found = Counter(map(acceptance.outcome, last.values()))
         found[Outcome.UNTRIED] += self.ending.untried
         return {kind: found[kind] for kind in Outcome}
@@ -297,4 +298,5 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
 
     def front(self) -> tuple[Trial, ...]:
         """Return the trials that trade latency for score beyond chance, fastest first."""
-        return acceptance.front(self.trials, self.budget)
+        plans = (trial for trial in self.trials if trial.stage != BESIDE)
+        return acceptance.front(plans, self.budget)

@@ -37,9 +37,11 @@ class Plan:
         return f"{', '.join(map(str, self.recipe.steps))} @ {self.backend}".lstrip()
 
     def __str__(self) -> str:
-        return f"{self.recipe.name} @ {self.backend}"
+        return f"{self.recipe.name} @ {self.backend.shown}"
 
 
+BESIDE = "beside"
+"""Stage of a trial that is only shown: no search proposes it, chooses it or learns from it."""
 Effort = Literal["screen", "search", "full"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 """How far a trial is taken, least first."""

@@ -123,12 +123,12 @@ class ExperimentRequest(CustomOpsRequest, DataRequest, BudgetRequest):
         fields = [getattr(backend, name) for name in backend.reads]
         read = [text for one in fields for text in ([one] if isinstance(one, str) else one)]
         named = [*filter(is_function, (self.evaluate or "", metric)), *read]
-        files = [_source(name) for name in named]
-        texts = [_digest(path) for path in files if path is not None]
+        files = [source_file(name) for name in named]
+        texts = [digest_of(path) for path in files if path is not None]
         return " ".join([self.evaluate or "", *texts])
 
 
-def _source(name: str) -> Path | None:
+def source_file(name: str) -> Path | None:
     """Return the file so named, or that of ``pkg.module:function``; None where none is."""
     if name and Path(name).is_file():
         return Path(name)
@@ -139,6 +139,7 @@ def _source(name: str) -> Path | None:
     return None
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """Digest a file's bytes."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()

@@ -10,7 +10,7 @@ from ortune.core.acceptance import Outcome, winner
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TimeLeft, Unconfirmed
 from ortune.core.study import Contribution, Ending
-from ortune.core.trial import Plan, Proposal, Trial
+from ortune.core.trial import BESIDE, Plan, Proposal, Trial
 from ortune.core.wording import count
 from ortune.experiment import measure
 from ortune.experiment.context import Context
@@ -194,7 +194,8 @@ class _Loop:
 
     def _current(self) -> list[Trial]:
         """Return this job's trials, the original first; where plugins were edited, none of old."""
-        found = [t for t in self.trials if t.key == self.attempts.key(t.plan)]
+        plans = (t for t in self.trials if t.stage != BESIDE)
+        found = [t for t in plans if t.key == self.attempts.key(t.plan)]
         return sorted(found, key=lambda t: t.stage != "baseline")
 
     def _confirm(self, finished: str) -> str:

@@ -32,7 +32,7 @@ from ortune.measurement.accuracy import demand_provable
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 from ortune.recipe.space import Space, Target
-from ortune.search import resumed
+from ortune.search import from_torch, resumed
 from ortune.search.aim import Aim
 from ortune.search.batches import by_batch
 from ortune.search.earlier import warm_start
@@ -43,10 +43,12 @@ from ortune.search.policy import Policy
 from ortune.search.request import Optimize
 from ortune.search.targets import read_targets, spelled_on
 
+_OF_A_CALL = ("verbose", "quiet", "unsafe_pickle")
+"""What a settings file does not repeat."""
+
 
 def run(asked: Optimize) -> Study:
     """Search, write the run's folder and return its study."""
-    began = monotonic()
     policy = parse(Policy, asked.policy)
     if asked.strict and asked.budget is not None:
         demand_provable(Budget.parse(asked.budget))
@@ -56,6 +58,10 @@ def run(asked: Optimize) -> Study:
     asked = replace(asked, baseline=original)
     backends = [*(target.backend for target in targets), original]
     _demand_storable(backends)
+    root, typed = Path(asked.out), from_torch.repeatable(asked)
+    make_folder(root)
+    asked, rows = from_torch.exported(asked, root)
+    began = monotonic()
     record = warm_start.record_for(asked)
     if asked.batches:
         by_batch.demand(asked, model_facts.facts(file.load(asked.models[0])))
@@ -63,10 +69,8 @@ def run(asked: Optimize) -> Study:
         if one.environment != HERE:
             asked.sink(Note(f"{one.backend.name()} runs in environment {one.environment}"))
     asked.sink(TimeLeft(asked.time))
-    root = Path(asked.out)
-    make_folder(root)
     with locked(root):
-        resumed.demand(root, asked, backends)
+        resumed.demand(root, asked, [*backends, *rows])
         context = prepare(
             asked,
             root,
@@ -79,7 +83,7 @@ def run(asked: Optimize) -> Study:
         )
         if not asked.fixed_shapes:
             _demand_free_shapes(root, own)
-        again = settings.write(replace(asked, out=root), but=("verbose", "quiet"))
+        again = settings.write(replace(typed, out=root), but=_OF_A_CALL)
         write_text(root / settings.REPEAT, again)
         exact = asked.data is None and not asked.evaluate
         context = warm_start.begun(context, record, asked.sink)
@@ -93,6 +97,8 @@ def run(asked: Optimize) -> Study:
         search(context, finding, policy, aim, asked.sink)
         if asked.batches:
             _time_batches(context, asked, replace(aim, seconds=asked.time, afterwards=0.0))
+        if rows and read_study(root).finished != "interrupted":
+            from_torch.compare(context, rows, asked.sink)
     study = read_study(root)
     if study.finished != "interrupted":
         golden.write(study, context)

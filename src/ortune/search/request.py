@@ -12,6 +12,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.fields import ByteSize, Counts, Field, Option
 from ortune.core.request import request
 from ortune.experiment.request import ExperimentRequest
+from ortune.exporters.request import ModuleRequest
 
 if TYPE_CHECKING:
     from ortune.core.acceptance import Goal
@@ -39,12 +40,13 @@ class LatencyLimit(Field[float | None, str]):
 
 
 @request
-class Optimize(ExperimentRequest):
+class Optimize(ModuleRequest, ExperimentRequest):
     """Find the fastest version of MODEL that keeps the answers, and prove it.
 
     Several models (an encoder and its decoder) are tuned together with --evaluate. The original
     is a valid answer: nothing slower and nothing outside the budget is ever handed back. A
-    RUN/ortune.toml in place of MODEL repeats that run.
+    RUN/ortune.toml in place of MODEL repeats that run. A PyTorch module in its place, as
+    `ortune export` takes it, is exported and verified first, and timed beside the plans.
 
     Example:
         ortune optimize model.onnx --data samples/ --budget "top1>=base-0.01" -o run

@@ -14,7 +14,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
 from ortune.core.plugins.spelling import parse
 from ortune.model.io import protobuf
-from ortune.runtimes import torch as torch_session
+from ortune.runtimes.torch import session as torch_session
 
 torch = pytest.importorskip("torch")
 

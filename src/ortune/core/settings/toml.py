@@ -49,6 +49,8 @@ def read(
     if unknown := sorted(found.keys() - known):
         fix = f"use {', '.join(sorted(known))}"
         raise OrtuneError(f"{path}: unknown setting '{unknown[0]}'", fix=fix)
+    if found.get("unsafe_pickle"):
+        raise OrtuneError(f"{path} asks for unsafe_pickle, which runs code", fix=_TYPED)
     for key in _BACKENDS:
         _demand_allowed(path, key, found.get(key, ()))
     return found

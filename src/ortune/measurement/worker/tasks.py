@@ -27,6 +27,7 @@ from ortune.data import stream
 from ortune.measurement.job import MAIN
 from ortune.measurement.machine.memory import peak_rss
 from ortune.measurement.worker.allocations import arena, nodes
+from ortune.measurement.worker.exports import answer_module, describe_module, export_module
 from ortune.measurement.worker.observers import extents, observe
 from ortune.measurement.worker.peaks import peaks
 from ortune.measurement.worker.runtime import (
@@ -213,6 +214,7 @@ _TASKS = (
     *(load, score, evaluate, describe, optimize, precompile),
     *(first, burst, device, details, usage, footprint, rest),
     *(observe, extents, record, laps, recorded, peaks, arena, nodes, capabilities, prepare, takes),
+    *(describe_module, answer_module, export_module),
 )
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {task.__name__: task for task in _TASKS}
 """Name of a command -> its task."""

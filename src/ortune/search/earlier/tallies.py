@@ -11,7 +11,7 @@ from statistics import fmean
 from ortune.core.facts import Facts
 from ortune.core.hardware.paid import Paid, PlanTally
 from ortune.core.plugins.plugin import Plugin
-from ortune.core.trial import Trial
+from ortune.core.trial import BESIDE, Trial
 from ortune.search.expectation.elsewhere import model_kind
 from ortune.search.expectation.features import latency_features
 from ortune.search.expectation.surrogate import Features
@@ -33,7 +33,11 @@ def tallied(trials: Sequence[Trial], facts: Facts) -> Paid:
     found: dict[tuple[str, ...], tuple[Features, list[float]]] = {}
     for trial in {trial.key: trial for trial in trials}.values():  # a finalist's is the last
         plan, ratio = trial.plan, trial.ratio.value if trial.ratio else 0.0
-        if trial.stage == "baseline" or ratio <= 0 or not ours(plan.backend, *plan.recipe.steps):
+        if (
+            trial.stage in ("baseline", BESIDE)
+            or ratio <= 0
+            or not ours(plan.backend, *plan.recipe.steps)
+        ):
             continue
         made = latency_features(plan, public=True)
         if len(made) <= FEATURES and all(map(plain, made)):

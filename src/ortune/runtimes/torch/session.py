@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import shutil
 import sys
@@ -15,13 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core import wording
-from ortune.core.errors import BackendMissing, BadModel, BadSettings, gist, with_article
-from ortune.core.plugins import user_function
+from ortune.core.errors import BackendMissing, BadModel
 from ortune.core.session import Session, Tensors
 from ortune.model.io import protobuf
 from ortune.runtimes.in_process import InProcess
-
-_SCRIPTS = (".pt", ".pth", ".ts", ".jit")
+from ortune.runtimes.torch.module import ModuleSource, load, tensors
 
 
 def compiler_missing() -> str | None:
@@ -54,79 +51,9 @@ def session(
             fix=f"install {compiler}, or leave compile=true out",
         )
     torch.set_num_threads(threads)
-    module, keywords = load(source, weights)
+    module, keywords = load(ModuleSource(source, weights))
     call = module if mode is None else torch.compile(module, mode=mode)
     yield _Module(call, keywords, *protobuf.interface(path), bf16=bf16)
-
-
-def load(source: str, weights: str) -> tuple[Any, set[str]]:
-    """Return the module in evaluation mode, and the names that it takes as keywords.
-
-    Raises:
-        BadSettings: `source` is none of the three kinds.
-        BadModel: It does not load.
-    """
-    import torch
-
-    if not source:
-        raise BadSettings("torch is given no module", fix="write torch(source=pkg.module:factory)")
-    if user_function.is_function(source):
-        module = user_function.function(source, "a function that makes a module")()
-        if not isinstance(module, torch.nn.Module):
-            raise BadModel(
-                f"{source} returns {with_article(type(module).__name__)}, not a torch.nn.Module",
-                fix="return the module itself",
-            )
-        if weights:
-            _fill(module, weights)
-        return module.eval(), set(inspect.signature(module.forward).parameters)
-    if weights:
-        raise BadSettings(
-            f"{source} holds its own weights", fix="leave weights= out, or give a factory"
-        )
-    return _file(Path(source))
-
-
-def _file(path: Path) -> tuple[Any, set[str]]:
-    import torch
-
-    if path.suffix != ".pt2" and path.suffix not in _SCRIPTS:
-        raise BadSettings(
-            f"cannot read '{path}' as a module",
-            fix="give pkg.module:factory, a torch.export program (.pt2) or TorchScript (.pt)",
-        )
-    if not path.is_file():
-        raise BadModel(f"no file {path}", fix="check the path in torch(source=...)")
-    try:
-        if path.suffix == ".pt2":
-            program = torch.export.load(path)
-            # An exported program takes as keywords exactly what it was exported with as such.
-            return program.module(), set(program.call_spec.in_spec.child(1).context)
-        script = torch.jit.load(path, map_location="cpu").eval()
-        return script, {argument.name for argument in script.forward.schema.arguments}
-    except Exception as error:
-        raise BadModel(
-            f"torch does not load {path.name}: {gist(user_function.reason(error))}",
-            fix="a state dict is given as torch(source=pkg.module:factory, weights=...)",
-        ) from error
-
-
-def _fill(module: Any, weights: str) -> None:
-    import torch
-
-    try:
-        if weights.endswith(".safetensors"):
-            from safetensors.torch import load_file
-
-            state = load_file(weights)
-        else:
-            state = torch.load(weights, map_location="cpu", weights_only=True)
-        module.load_state_dict(state.get("state_dict", state))
-    except Exception as error:
-        raise BadModel(
-            f"{weights} does not fill the module: {gist(user_function.reason(error))}",
-            fix="give the state dict of this very module",
-        ) from error
 
 
 class _Module(InProcess):
@@ -176,7 +103,7 @@ def named(made: Any, names: Sequence[str]) -> dict[str, Any]:
     """
     if isinstance(made, Mapping) and set(names) <= set(made):
         return {name: made[name] for name in names}
-    found = list(_tensors(made))
+    found = [value for _, value in tensors(made)]
     if len(found) < len(names):
         raise BadModel(
             f"the module returns {wording.count(len(found), 'tensor')}, the file has "
@@ -184,16 +111,3 @@ def named(made: Any, names: Sequence[str]) -> dict[str, Any]:
             fix="give the module that the file was exported from",
         )
     return dict(zip(names, found, strict=False))
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
