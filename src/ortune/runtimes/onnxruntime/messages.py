@@ -50,6 +50,10 @@ HARMLESS: tuple[tuple[str, str], ...] = (
         "onnxruntime looks for GPUs of plug-in providers in /sys; others are not found that way",
     ),
     (
+        r"Config with key \[.*\] already exists",
+        "an option is set twice, and the later value holds",
+    ),
+    (
         r"No registered plugin EP device found",
         "the provider is part of the package and no plug-in: it is taken from there",
     ),

@@ -19,7 +19,11 @@ from ortune.runtimes.onnxruntime.engine_store import EngineKey
 
 @dataclass(frozen=True)
 class Engined(Backend):
-    """Takes `build_ms` to open what is not in the engine cache."""
+    """Takes its time to open what is not in the engine cache.
+
+    Attributes:
+        build_ms: How long it builds.
+    """
 
     automatic: ClassVar[bool] = False
 
