@@ -88,12 +88,11 @@ def run(asked: Optimize) -> Study:
         exact = asked.data is None and not asked.evaluate
         context = warm_start.begun(context, record, asked.sink)
         counted = warm_start.concluded(root)
-        fixed = asked.fixed_shapes
-        context = planned(context, targets, exact, fixed)
+        context = planned(context, targets, exact, asked.fixed_shapes)
         searching = asked.time * (1 - by_batch.SHARE * bool(asked.batches))
         kept = asked.time - searching
         aim = Aim(searching, began, asked.target_speedup, asked.strict, monotonic, kept)
-        finding = partial(explore, context, targets, exact, fixed=fixed)
+        finding = partial(explore, context, targets, exact, fixed=asked.fixed_shapes)
         search(context, finding, policy, aim, asked.sink)
         if asked.batches:
             _time_batches(context, asked, replace(aim, seconds=asked.time, afterwards=0.0))
