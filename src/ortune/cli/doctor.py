@@ -38,7 +38,7 @@ MEANING = {
 
 
 @dataclass(frozen=True)
-class Probed:
+class TriedHere:
     """One backend or sample.
 
     Attributes:
@@ -114,7 +114,7 @@ def command(asked: _Asked) -> int:
     return DONE
 
 
-def probe(verbose: bool) -> tuple[Probed, ...]:
+def probe(verbose: bool) -> tuple[TriedHere, ...]:
     """Load a small model in a worker on every backend, and on each of its other devices."""
     import tempfile
     from concurrent.futures import ThreadPoolExecutor
@@ -133,7 +133,7 @@ def probe(verbose: bool) -> tuple[Probed, ...]:
         return tuple(one.result() for one in probing)
 
 
-def _probe(backend: Backend, folder: Path, verbose: bool) -> Probed:
+def _probe(backend: Backend, folder: Path, verbose: bool) -> TriedHere:
     from importlib.resources import as_file, files
 
     from ortune.core import wording
@@ -144,7 +144,7 @@ def _probe(backend: Backend, folder: Path, verbose: bool) -> Probed:
     name = str(backend)
     offered = capabilities(backend)
     if offered.missing:
-        return Probed(name, offered.state, offered.missing, backend.unverified)
+        return TriedHere(name, offered.state, offered.missing, backend.unverified)
     with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
         folder.mkdir()
         job = WorkerJob({MAIN: model.absolute()}, backend, {}, folder, verbose=verbose)
@@ -153,9 +153,9 @@ def _probe(backend: Backend, folder: Path, verbose: bool) -> Probed:
                 placed: Mapping[str, int] = worker.ask("load")["placement"]
         except (WorkerFailed, OrtuneError) as error:
             said = str(error).splitlines()[0]
-            return Probed(name, "not loadable", said, backend.unverified)
+            return TriedHere(name, "not loadable", said, backend.unverified)
     proved = ", ".join(f"{wording.count(n, 'node')} on {ep}" for ep, n in placed.items())
-    return Probed(name, "works", proved, backend.unverified)
+    return TriedHere(name, "works", proved, backend.unverified)
 
 
 def cpus() -> dict[str, Any]:
@@ -201,7 +201,7 @@ def problems(runtimes: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"what": found[0], "fix": found[1]}] if found else []
 
 
-def _samples() -> tuple[Probed, ...]:
+def _samples() -> tuple[TriedHere, ...]:
     from ortune.core.plugins import catalog
     from ortune.core.sample import Sample
 
@@ -209,7 +209,7 @@ def _samples() -> tuple[Probed, ...]:
     for name in catalog.names(Sample):
         reason = catalog.load(Sample, name)().missing()
         found.append(
-            Probed(
+            TriedHere(
                 name,
                 "not installed" if reason else "works",
                 reason or f"ortune demo --model {name}",
@@ -229,8 +229,8 @@ def _disk() -> dict[str, int]:
 
 def _show(
     result: Mapping[str, Any],
-    backends: tuple[Probed, ...],
-    samples: tuple[Probed, ...],
+    backends: tuple[TriedHere, ...],
+    samples: tuple[TriedHere, ...],
 ) -> None:
     machine, counts, ram = result["machine"], result["cpus"], result["memory"]
     sets = [name for name in machine["instruction sets"].split() if name in MEANING]
