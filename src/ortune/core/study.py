@@ -272,8 +272,7 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
     @property
     def counts(self) -> Mapping[Outcome, int]:
         """How many plans came to what, the original left out."""
-        plans = (t for t in self.trials if t.key != self.baseline.key and t.stage != BESIDE)
-        last = {t.key: t for t in plans}
+        last = {t.key: t for t in self.trials if t.stage != BESIDE and t.key != self.baseline.key}
         found = Counter(map(acceptance.outcome, last.values()))
         found[Outcome.UNTRIED] += self.ending.untried
         return {kind: found[kind] for kind in Outcome}
@@ -298,5 +297,4 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
 
     def front(self) -> tuple[Trial, ...]:
         """Return the trials that trade latency for score beyond chance, fastest first."""
-        plans = (trial for trial in self.trials if trial.stage != BESIDE)
-        return acceptance.front(plans, self.budget)
+        return acceptance.front((t for t in self.trials if t.stage != BESIDE), self.budget)
