@@ -33,7 +33,7 @@ WRONG = studies.TUNED.replace("{1,2,3,4}", "{9,9,9,9}")
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single pair of processes: what is judged here is far beyond the noise."""
+    """A single pair of processes: nothing here is about the width of its interval."""
     monkeypatch.setattr(stats, "PAIRS", 1)
 
 
@@ -70,11 +70,12 @@ def test_one_that_is_as_packed(tmp_path: Path) -> None:
 
 
 def test_one_that_is_slower_than_was_predicted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # By a single pair nothing is beyond the noise: one degree of freedom makes 64 errors of it.
+    monkeypatch.setattr(stats, "PAIRS", 3)
     path, comment = bundle(tmp_path, NARROW), tmp_path / "comment.md"
-    # In 0.3 s two blocks fit, and where a stall hits one of them nothing is beyond the noise.
-    words = ["recheck", str(path), "--time", "3s", "--markdown", str(comment), "--json"]
+    words = ["recheck", str(path), "--time", "2s", "--markdown", str(comment), "--json"]
     assert main(words) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["good"] is False
