@@ -32,8 +32,8 @@ def refuse(precision: str | None, target: str, *, static: bool) -> None:
         )
     if precision in ("fp8", "int8") and target == "cuda":
         raise BadSettings(
-            f"onnxruntime's CUDA provider has no {precision} kernels: pairs of Q/DQ around float "
-            "ones cost time",
+            f"onnxruntime's CUDA provider has no kernels for {precision}: pairs of Q/DQ around "
+            "float ones cost time",
             fix="use --target tensorrt, or --precision fp16",
         )
     if precision in ("fp8", "bf16") and target == "directml":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ortune.backends.cpu import Cpu
+from ortune.core import wording
 from ortune.core.event import Sink, silent
 from ortune.data import stream
 from ortune.exporters import compare
@@ -139,7 +140,9 @@ def judged(one: ExportAttempt, best: ExportAttempt) -> ExportAttempt:
         return replace(one, kept=True)
     if one.why != _VERIFIED:
         return one
-    return replace(one, why=f"{_VERIFIED} too, with {one.nodes} nodes to {best.nodes}")
+    return replace(
+        one, why=f"{_VERIFIED} too, of {wording.count(one.nodes, 'node')} to {best.nodes}"
+    )
 
 
 def spelled(found: Mapping[str, int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.core.session import Tensors
 
 FLOAT32, SHORT = 1e-4, 1e-2
@@ -41,7 +42,8 @@ def _error(
         return np.inf, f"'{name}' is {found.dtype}, not {wanted.dtype}"
     if wanted.dtype.kind != "f":
         other = int((wanted != found).sum())
-        return (np.inf if other else 0.0), f"'{name}' differs in {other} of {wanted.size} values"
+        values = wording.count(wanted.size, "value")
+        return (np.inf if other else 0.0), f"'{name}' differs in {other} of {values}"
     one, two = wanted.astype(np.float64), found.astype(np.float64)
     finite = np.isfinite(one)
     if not (

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ortune.core import wording
 from ortune.core.errors import BadSettings
 from ortune.core.facts import TensorSpec
 from ortune.data import synthetic
@@ -98,7 +99,11 @@ def given(specs: Sequence[TensorSpec], axes: Axes) -> Inputs:
     for name, axis, dim in axes:
         shape = known[name].shape or () if name in known else None
         if shape is None or axis >= len(shape):
-            lack = "no input of the module" if shape is None else f"of {len(shape)} axes"
+            lack = (
+                "no input of the module"
+                if shape is None
+                else f"of {wording.count(len(shape), 'axis', 'axes')}"
+            )
             raise BadSettings(
                 f"--dynamic {name}:{axis}={dim}: {name} is {lack}",
                 fix=f"the inputs are: {', '.join(known)}",

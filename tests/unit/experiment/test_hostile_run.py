@@ -215,7 +215,8 @@ class TestPacking:
 
     def test_a_backend_that_is_code_is_not_packed(self, tmp_path: Path) -> None:
         study = studies.study(tmp_path)
-        plan = Plan(study.best.plan.recipe, Torch(source="own.module:factory"))
+        module = Torch(source="own.module:factory", weights="own.safetensors")
+        plan = Plan(study.best.plan.recipe, module)
         trials = tuple(studies.replace(t, plan=plan) for t in study.trials)
         with pytest.raises(BadSettings, match="cannot bring the code of torch"):
             pack(studies.replace(study, trials=trials), tmp_path / "x.ortune")

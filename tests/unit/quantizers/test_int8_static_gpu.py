@@ -131,7 +131,7 @@ def test_a_transposed_convolution_has_one_step() -> None:
 
 
 def test_one_in_groups_stays_float() -> None:
-    with pytest.raises(Refused, match="in groups, which tensorrt refuses"):
+    with pytest.raises(Refused, match="grouped ConvTranspose, which tensorrt refuses"):
         quantize(transposed(2), Int8Static(target="tensorrt"), [{"x": normal(1, 4, 8, 8)}])
 
 

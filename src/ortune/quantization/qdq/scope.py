@@ -123,7 +123,7 @@ def _unfit(layer: Layer, min_side: int, target: runtime_rules.Target) -> str | N
     """Say why an integer kernel would not compute the layer, or not pay; None when it would."""
     groups = edit.attribute(layer.node, "group", 1)
     if groups > 1 and runtime_rules.holds(target, Gives.FLOAT, layer.op, "in groups"):
-        return f"are {layer.op} in groups, which {target} refuses in integers"
+        return f"are grouped {layer.op}, which {target} refuses in integers"
     if layer.convolves:
         constant = layer.bias is None or edit.const_tensor(layer.bias) is not None
         return None if constant else "have a bias that is not constant"

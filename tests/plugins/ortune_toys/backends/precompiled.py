@@ -13,8 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar
 
-import onnx
-
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing
@@ -35,6 +33,8 @@ class Precompiled(Backend):
     harm: str = ""
 
     def compile(self, path: Path, out: Path) -> None:
+        import onnx
+
         model = onnx.load(path)
         held = onnx.ModelProto.FromString(model.SerializeToString())
         if self.harm == "wrong":
@@ -65,6 +65,8 @@ class Precompiled(Backend):
 
     @contextmanager
     def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
+        import onnx
+
         model = onnx.load(path, load_external_data=False)
         nodes = [one for one in model.graph.node if one.op_type == "EPContext"]
         if not nodes:
