@@ -245,6 +245,8 @@ class Tensorrt(Backend):
 
     def _options(self, verbose: bool, level: str = "all") -> Any:
         made = session.options(self.threads, level, verbose=verbose)
+        # TensorRT reads the pairs as they are; rewritten for the CPU, biases become int32 again.
+        made.add_session_config_entry("session.disable_quant_qdq", "1")
         if not verbose:  # what is logged while it opens is read: see `messages`
             session.log_warnings(made)
         return made

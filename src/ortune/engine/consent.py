@@ -62,14 +62,24 @@ def placed(backend: Backend, plan: PackedPlan, manifest: Manifest, folder: Path)
 
 
 def listed(backend: Backend, libraries: Sequence[str]) -> None:
-    """Refuse settings that name other code than the libraries that a bundle lists for them.
+    """Refuse settings that name other code than what a bundle lists for them.
 
     Raises:
         BadModel: They do.
     """
     fields: Mapping[str, Any] = {name: getattr(backend, name) for name in backend.reads}
-    named = {text for one in fields.values() for text in ([one] if isinstance(one, str) else one)}
-    if strange := sorted(named - {"", *libraries}):
+    named = (
+        (name, text)
+        for name, held in fields.items()
+        for text in ([held] if isinstance(held, str) else held)
+    )
+    # A library is for custom operators alone, whatever else a backend would load of that name.
+    strange = sorted(
+        text
+        for name, text in named
+        if text and (text not in libraries or is_factory(text) == (name == "custom_ops"))
+    )
+    if strange:
         raise BadModel(
             f"its settings name '{strange[0]}', which its manifest does not",
             fix=stored.DISTRUST,

@@ -14,9 +14,13 @@ import pytest
 from tests.unit.bundle import several
 from tests.unit.bundle.test_hostile import forge, members_of, refused, settings
 
+from ortune.backends.cpu import Cpu
+from ortune.backends.plugin import PluginProvider
+from ortune.backends.torch import Torch
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read
 from ortune.core.errors import BadModel, OrtuneError
+from ortune.engine import consent
 from ortune.engine.load import load
 from ortune.engine.manifest import EVIDENCE, MANIFEST, RECIPE, SBOM, SETTINGS, own
 
@@ -120,6 +124,20 @@ def test_settings_of_a_later_plan_have_no_more_power(bundle: Path) -> None:
     with pytest.raises(BadModel, match=f"{SECOND}.*no setting"):
         load(bundle, on="cpu")
     load(bundle).close()
+
+
+def test_a_library_that_is_listed_is_for_custom_operators_alone() -> None:
+    """A caller who allows them allows no provider, and no weights, of the same name."""
+    consent.listed(Cpu(custom_ops=("own_ops",)), ["own_ops"])
+    consent.listed(Torch(source="own:factory"), ["own:factory"])
+    for other in (
+        PluginProvider(package="own_ops"),
+        PluginProvider(library="own_ops"),
+        Torch(weights="own_ops"),
+        Cpu(custom_ops=("own:factory",)),
+    ):
+        with pytest.raises(BadModel, match="which its manifest does not"):
+            consent.listed(other, ["own_ops", "own:factory"])
 
 
 def test_a_later_plan_brings_no_code_that_the_manifest_does_not_list(bundle: Path) -> None:
