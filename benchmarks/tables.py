@@ -23,6 +23,7 @@ from benchmarks.tables_of_the_rest import (
     ceilings,
     gains,
     gates,
+    openvino_overhead,
     precision,
     replayed,
     tune,
@@ -50,6 +51,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "precision": ("precision", precision),
     "gains": ("gains", gains),
     "buckets": ("buckets", buckets),
+    "openvino overhead": ("openvino_overhead", openvino_overhead),
     "replay": ("replay", replayed),
     "serving peers": ("serving_peers", peers),
     "serving overhead": ("serving_overhead", overhead),
@@ -59,7 +61,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
 """Name of a table -> the results that it is written from, and its writer."""
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "rewriting")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "providers-more", "rewriting")),
 )
 
 

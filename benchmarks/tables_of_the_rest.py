@@ -101,6 +101,22 @@ def buckets(results: Results) -> str:
     return f"{where(results)}\n\n{table(head, rows)}"
 
 
+def openvino_overhead(results: Results) -> str:
+    """Return what the engine costs beside OpenVINO's own API: a row a model and way to call it."""
+    rows = [
+        [
+            one["model"],
+            one["own API"],
+            f"{one['own_ns'] / 1e6:.2f} ms",
+            f"{one['ortune_ns'] / 1e6:.2f} ms",
+            interval(one["ratio"]),
+        ]
+        for one in results["rows"]
+    ]
+    head = ["model", "own API", "own API takes", "ortune takes", "ratio"]
+    return f"{where(results)}\n\n{table(head, rows)}"
+
+
 def replayed(results: Results) -> str:
     """Return regrets of policies: a row a model, a column a policy and time limit."""
     columns = [
