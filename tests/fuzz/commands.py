@@ -21,7 +21,7 @@ from tests.fuzz.models import FIXTURES
 from tests.fuzz.target import Broken, Case, Target
 from tests.models import write_classifier
 
-SECONDS = 20.0
+SECONDS = 30.0
 PATIENCE = float(os.environ.get("FUZZ_PATIENCE", "1"))
 """How often the time is allowed: more than once where other work is at the machine's CPUs."""
 _RUNTIME = {".ses"}
