@@ -11,6 +11,7 @@ import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ortune.samples import digit_cnn
@@ -89,10 +90,11 @@ def test_ortune_names_the_provider_and_the_cause(
 def test_no_verb_runs_on_another_device_instead(
     python: Path, tmp_path: Path, name: str, provider: str
 ) -> None:
-    model, out = str(MODEL), str(tmp_path / "run")
+    model, out, samples = str(MODEL), str(tmp_path / "run"), str(tmp_path / "samples.npz")
+    np.savez(samples, image=np.zeros((1, 1, 28, 28), np.float32))
     for words in (
         ["bench", model, "--on", name, "--seconds", "1"],
-        ["run", model, "--on", name],
+        ["run", model, samples, "--on", name],
         ["optimize", model, "--on", name, "--time", "5s", "-o", out],
     ):
         done = run(python, "-m", "ortune.cli.main", *words)

@@ -29,7 +29,7 @@ INSTEAD: Mapping[Name, Name] = {
 }
 """Functions that need classes of plugins, or run code -> what stands in their place."""
 _WIDTH = 90
-KEPT_OUT = ("onnx", "onnx_ir", "onnxscript", "psutil", "click", "rich")
+KEPT_OUT = ("onnx", "onnx_ir", "onnxscript", "psutil", "click", "rich", "ml_dtypes")
 """Packages that ortune has and the reader must do without."""
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core.errors import BackendMissing
 from ortune.core.session import Tensors
 
 Run: TypeAlias = Callable[[Sequence[str], Tensors], list[NDArray[Any]]]
@@ -38,7 +38,7 @@ def _run(session: Any, names: Sequence[str], feeds: Tensors) -> list[NDArray[Any
 def _value(array: NDArray[Any]) -> Any:
     from onnxruntime import OrtValue
 
-    if array.dtype != ml_dtypes.bfloat16:
+    if array.dtype.name != "bfloat16":
         return OrtValue.ortvalue_from_numpy(array)
     return OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_TYPE)
 
@@ -50,4 +50,15 @@ def _array(value: Any) -> NDArray[Any]:
     shape = value.shape()
     size = 2 * math.prod(shape)
     data = ctypes.string_at(value.data_ptr(), size) if size else b""
-    return np.frombuffer(bytearray(data), ml_dtypes.bfloat16).reshape(shape)
+    return np.frombuffer(bytearray(data), _dtype()).reshape(shape)
+
+
+def _dtype() -> np.dtype[Any]:
+    try:
+        import ml_dtypes
+    except ImportError:  # the reader in one file does without
+        raise BackendMissing(
+            "an output is bfloat16, which NumPy lacks", fix="pip install ml_dtypes"
+        ) from None
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
