@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import TypeVar
 
 from ortune.core.plugins import catalog
-from ortune.core.step import Quantizer, Transform
+from ortune.core.step import Quantizer, Step, Transform
 
 S = TypeVar("S", Quantizer, Transform)
 
@@ -22,6 +23,29 @@ class Role(Enum):
     ROUNDS = "prepares weights: rounded for the least change of outputs"
     CORRECTS = "prepares weights: biases take up the mean error of rounding"
     CLIPS = "prepares weights: largest values clipped for finer steps"
+
+
+PREPARES = frozenset({Role.EQUALIZES, Role.SMOOTHS, Role.ROUNDS, Role.CORRECTS, Role.CLIPS})
+"""Roles of steps that leave the precision to a later one."""
+
+
+def role(step: Step) -> Role | None:
+    """Return the role that a step's class declares itself; None where it declares none."""
+    found = vars(type(step)).get("role")
+    return found if isinstance(found, Role) else None
+
+
+def deciding(steps: Sequence[Step]) -> int | None:
+    """Return the index of the step that decides the layers' precision; None where none does.
+
+    It is the last quantizer that does more than prepare weights for another.
+    """
+    found = [
+        index
+        for index, step in enumerate(steps)
+        if isinstance(step, Quantizer) and role(step) not in PREPARES
+    ]
+    return found[-1] if found else None
 
 
 def find(kind: type[S], role: Role) -> type[S] | None:

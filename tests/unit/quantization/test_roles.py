@@ -8,7 +8,7 @@ import pytest
 
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer, Transform
-from ortune.quantization.roles import Role, find, static_int8
+from ortune.quantization.roles import Role, deciding, find, role, static_int8
 from ortune.quantizers.int8_static import Int8Static
 
 
@@ -41,3 +41,14 @@ def test_what_inherits_a_role_does_not_take_its_place(monkeypatch: pytest.Monkey
 def test_a_role_that_nothing_plays_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "names", lambda base: [])
     assert find(Quantizer, Role.ROUNDS) is None
+
+
+def test_the_last_quantizer_that_does_more_than_prepare_decides() -> None:
+    rounds, clips = (find(Quantizer, role) for role in (Role.ROUNDS, Role.CLIPS))
+    equalizes, dynamic = find(Transform, Role.EQUALIZES), find(Quantizer, Role.DYNAMIC)
+    assert rounds and clips and equalizes and dynamic
+    assert role(rounds()) is Role.ROUNDS and role(equalizes()) is Role.EQUALIZES
+    assert deciding(()) is None
+    assert deciding((equalizes(), rounds())) is None
+    assert deciding((clips(), rounds(), static_int8())) == 2
+    assert deciding((static_int8(), dynamic(), clips())) == 1

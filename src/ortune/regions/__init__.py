@@ -1,0 +1,1 @@
+"""Precision by region: pieces of a network that change precision together."""

@@ -1,0 +1,70 @@
+"""What is known of regions at a plan's precision: records that are written and read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ortune.core.trial import Interval, Plan
+
+
+@dataclass(frozen=True)
+class SurveyRequest:
+    """A wish of a policy's: measure the regions of a plan, one at a time.
+
+    Attributes:
+        plan: Of which regions are given back; its last quantizer decides their precision.
+        why: What it may bring, for the user and the journal.
+    """
+
+    plan: Plan
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class RegionCost:
+    """One region at a plan's precision, against the same region in float.
+
+    Attributes:
+        region: Name of its main node.
+        nodes: Names of all its nodes, in the graph's order.
+        pattern: Digest of its structure: regions that share it take the same time.
+        ops: Operators of its layers.
+        accuracy_cost: What the metric loses with this region alone at that precision, in the
+            metric's unit; more is worse. Its ends hold with 95 %.
+        time_gained: What the region saves in place, as a share of the original's latency, with its
+            borders; negative where it costs time. Its ends hold with 99 %.
+        saved: Bytes that it saves in the file.
+        error: Why it could not be measured; empty where it was.
+    """
+
+    region: str
+    nodes: tuple[str, ...]
+    pattern: str
+    ops: tuple[str, ...]
+    accuracy_cost: Interval
+    time_gained: Interval
+    saved: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All regions of one plan.
+
+    Attributes:
+        key: Of the plan's trial.
+        regions: In the graph's order.
+        whole_cost: What the metric loses with all regions at that precision, on the samples that
+            the regions' costs were taken on: single costs add up to about this.
+        unit: Of accuracy costs, in words.
+        seconds: What the survey took.
+        error: Why there is no survey; empty where there is one.
+    """
+
+    key: str
+    plan: Plan
+    regions: tuple[RegionCost, ...]
+    whole_cost: float
+    unit: str = ""
+    seconds: float = 0.0
+    error: str = ""
