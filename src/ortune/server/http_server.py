@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from ortune.server.tls import Certificate
@@ -64,17 +64,29 @@ class _Connection(HttpToolsProtocol):
     stuck: int | None = None
     """Bytes that the client did not take when it was last looked at."""
     _head = 0
+    _answered: RequestResponseCycle | None = None
+    """The request that is being answered; uvicorn's own `cycle` is the last that came."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = _Flow(transport)
         self.waiting_since = self.loop.time()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+        super().connection_lost(exc)
+
     def data_received(self, data: bytes) -> None:
         self._head += len(data)
         super().data_received(data if self._in_body else _not_upgraded(data))
         if self._head > _HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The head of the request is too large.")
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     @property
     def _in_body(self) -> bool:

@@ -113,6 +113,27 @@ def test_who_does_not_read_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(asyncio.wait_for(ask(), 20))
 
 
+def test_who_reads_none_of_many_answers_is_cut_without_an_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    uvloop = pytest.importorskip("uvloop")  # it refuses to write where asyncio's loop forgets
+    monkeypatch.setattr(http_server, "HEAD_S", 0.2)
+
+    async def ask() -> None:
+        async with running() as (server, port, _):
+            with socket.socket() as link:
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                link.connect(("127.0.0.1", port))
+                link.sendall(4 * b"GET /big HTTP/1.1\r\nHost: a\r\n\r\n")
+                while not server.server_state.tasks:
+                    await asyncio.sleep(0.01)
+                while server.server_state.connections or server.server_state.tasks:
+                    await asyncio.sleep(0.01)
+
+    uvloop.run(asyncio.wait_for(ask(), 20))
+    assert not [record for record in caplog.records if record.name.startswith("uvicorn")]
+
+
 def test_a_head_without_end_is_refused() -> None:
     async def ask() -> None:
         async with running() as (_, port, _):
