@@ -136,7 +136,15 @@ class Original:
         outputs = self._outputs(looked, "looked")
         labels = None if feeds.labels is None else [feeds.labels[i] for i in looked]
         budget, rule = self._derived(outputs, labels)
-        part = scored_part("looked", range(len(looked)), outputs, budget.metric, labels)
+        fed_in = Stream(feeds.stream).__getitem__
+        part = scored_part(
+            "looked",
+            range(len(looked)),
+            outputs,
+            budget.metric,
+            labels,
+            inputs=lambda at: fed_in(looked[at]),
+        )
         grouped = _joining(feeds) is not None
         wanted = provable(budget, part.records, self.error, grouped=grouped)
         ignored = self.request.ignore_output
@@ -147,7 +155,13 @@ class Original:
             if name in division:
                 expected = self._outputs(division[name], f"expected-{name}")
                 parts[name] = scored_part(
-                    name, division[name], expected, budget.metric, feeds.labels, _joining(feeds)
+                    name,
+                    division[name],
+                    expected,
+                    budget.metric,
+                    feeds.labels,
+                    _joining(feeds),
+                    fed_in,
                 )
         parts = _unread(parts, feeds)
         said = "" if feeds.synthetic else self._outlook(budget, wanted, feeds, parts)
