@@ -139,8 +139,9 @@ def test_what_outputs_may_look_like() -> None:
         "n": np.array([[2]]),
     }
     assert score(Map(classes="c"), padded) == 1
-    assert Map(classes="c", valid="n").record(padded, padded, TRUTH) == (
-        Map(classes="c").record({k: v[:2] for k, v in padded.items()}, padded, TRUTH)[:11]
+    assert (
+        Map(classes="c", valid="n").record(padded, padded, TRUTH)
+        == (Map(classes="c").record({k: v[:2] for k, v in padded.items()}, padded, TRUTH)[:11])
     )
 
 
