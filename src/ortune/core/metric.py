@@ -40,12 +40,19 @@ class Metric(Plugin):
         higher_is_better: Direction.
         needs_labels: Scored against labels; otherwise against the baseline's outputs.
         decibels: The score is a logarithm already, 20 of an amplitude.
+        ragged: Records of samples differ in length; a table fills them up with NaN behind.
     """
 
     folder: ClassVar[str] = "metrics"
     higher_is_better: ClassVar[bool] = True
     needs_labels: ClassVar[bool] = False
     decibels: ClassVar[bool] = False
+    ragged: ClassVar[bool] = False
+
+    @property
+    def reads_inputs(self) -> bool:
+        """Whether `record_with` looks at the sample's inputs."""
+        return False
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> float | Sequence[float]:
         """Return the number of one sample, or its numbers; NaN when the outputs are broken.
@@ -60,13 +67,23 @@ class Metric(Plugin):
         """
         raise NotImplementedError
 
+    def record_with(
+        self, expected: Tensors, actual: Tensors, label: Any, inputs: Tensors
+    ) -> float | Sequence[float]:
+        """Return what `record` does, knowing the sample's inputs: none where nobody has them."""
+        return self.record(expected, actual, label)
+
     def records(
         self,
         expected: Sequence[Tensors],
         actual: Sequence[Tensors],
         labels: Sequence[Any] | None,
+        inputs: Sequence[Tensors] | None = None,
     ) -> NDArray[np.float64]:
         """Return one row of numbers a sample, shape [samples, k].
+
+        Args:
+            inputs: Of the samples, for a metric that `reads_inputs`.
 
         Raises:
             BadData: Labels are needed and not given, or a sample cannot be scored.
@@ -76,8 +93,15 @@ class Metric(Plugin):
                 f"{self.name()} needs labels", fix="give an array 'label', or --labels FILE"
             )
         given = [None] * len(expected) if labels is None else labels
-        rows = [self.record(*one) for one in zip(expected, actual, given, strict=True)]
-        return np.array(rows, np.float64).reshape(len(rows), -1 if rows else 1)
+        fed = [{}] * len(expected) if inputs is None else inputs
+        rows = [self.record_with(*one) for one in zip(expected, actual, given, fed, strict=True)]
+        return self.table(rows).reshape(len(rows), -1 if rows else 1)
+
+    def table(self, rows: Sequence[float | Sequence[float]]) -> NDArray[np.float64]:
+        """Return rows of numbers as an array [samples, k], see `ragged`."""
+        if not self.ragged:
+            return np.array(rows, np.float64)
+        return joined([np.array(row, np.float64).reshape(1, -1) for row in rows])
 
     def aggregate(self, records: NDArray[np.float64]) -> float:
         """Return the figure over records [samples, k]; the mean of the first column by default."""
@@ -116,3 +140,16 @@ class Metric(Plugin):
         """
         output = getattr(self, "output", "")
         return frozenset([output] if output else outputs)
+
+
+def joined(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Return tables of records [samples, k] below each other, filled up to one width with NaN."""
+    if not tables:
+        return np.zeros((0, 1))
+    widest = max(table.shape[1] for table in tables)
+    held = np.full((sum(map(len, tables)), widest), np.nan)
+    at = 0
+    for table in tables:
+        held[at : at + len(table), : table.shape[1]] = table
+        at += len(table)
+    return held

@@ -23,6 +23,7 @@ from ortune.data import batches, checks, sources, stream
 from ortune.data import labels as label_files
 from ortune.data.arrays import NamedArrays
 from ortune.data.batches import Unit
+from ortune.data.formats.coco import Annotations
 from ortune.data.sources import Source
 
 TOLD_S = 0.5
@@ -70,7 +71,8 @@ def load(
         source: A folder, a file, ``module:function``, or a function that yields dicts.
         inputs: What the model takes.
         out: Folder for the stream file.
-        labels: A .npy or .csv file, or a sequence; in the samples' order.
+        labels: A .npy or .csv file, or a sequence; in the samples' order. A COCO .json file, whose
+            labels go by the pictures' file names.
         batch: Samples that will be stacked into one run; checked here, not stacked.
         pictures: Keys of ``preprocess.toml`` in the place of those beside the images.
         sink: Receives how far it is.
@@ -125,8 +127,13 @@ class _Loading:
         self._inputs = inputs
         self._labels: list[Any] | None = None
         self._groups: list[str] | None = None
+        self._annotations: Annotations | None = None
         if isinstance(labels, (str, Path)):
-            self._labels, self._groups = label_files.read(Path(labels))
+            found, self._groups = label_files.read(Path(labels))
+            if isinstance(found, Annotations):
+                self._annotations = found
+            else:
+                self._labels = found
         elif labels is not None:
             self._labels = [label_files.plain(label) for label in labels]
 
@@ -176,6 +183,8 @@ class _Loading:
             )
 
     def _labelled(self, unit: Unit, at: int) -> Unit:
+        if self._annotations is not None:
+            return replace(unit, label=self._annotations.of(unit.where))
         if self._labels is None:
             return unit
         if unit.label is not None:

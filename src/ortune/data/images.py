@@ -46,11 +46,11 @@ def blocks(
     """
     given = preprocess.read(folder / SETTINGS) if given is None else given
     settings, spec = settings_for(given, inputs, note, folder / SETTINGS)
-    classes = _classes(files, folder, note)
+    numbered = classes(files, folder, note)
     for path in files:
         columns = {spec.name: Column.of(tensor(path, settings, spec))}
-        if path.parent.name in classes and path.parent != folder:
-            columns["label"] = Column.of(np.array(classes[path.parent.name]))
+        if path.parent.name in numbered and path.parent != folder:
+            columns["label"] = Column.of(np.array(numbered[path.parent.name]))
         yield NamedArrays(str(path.relative_to(folder)), columns)
 
 
@@ -96,7 +96,7 @@ def _folded(spec: TensorSpec, given: Mapping[str, Any]) -> bool:
     return spec.dtype == "uint8" and "dtype" not in given and changed
 
 
-def _classes(files: Sequence[Path], folder: Path, note: Note) -> dict[str, int]:
+def classes(files: Sequence[Path], folder: Path, note: Note) -> dict[str, int]:
     """Number the sub-folders by name; names that are all numbers are the labels themselves."""
     names = sorted({path.parent.name for path in files if path.parent != folder})
     if len(names) < 2:

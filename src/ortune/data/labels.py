@@ -12,13 +12,15 @@ import numpy as np
 from ortune.core import wording
 from ortune.core.errors import BadData
 from ortune.data import arrays, sizes
+from ortune.data.formats import coco
+from ortune.data.formats.coco import Annotations
 
 _GROWTH = 32
 """Bytes that a label takes as a value of Python."""
 
 
-def read(path: Path) -> tuple[list[Any], list[str] | None]:
-    """Read labels, and groups where a .csv has a column of that name.
+def read(path: Path) -> tuple[list[Any] | Annotations, list[str] | None]:
+    """Read labels, and groups where a .csv has a column of that name; a .json is a COCO file.
 
     A .npy has one label along its first dimension. A .csv has one label a line, or a header line
     with a column ``label``. Labels that all look like integers are, else numbers, else text.
@@ -34,7 +36,12 @@ def read(path: Path) -> tuple[list[Any], list[str] | None]:
         return [plain(row) for row in found], None
     if path.suffix == ".csv":
         return _csv(path)
-    raise BadData(f"labels in {path}: not a .npy or .csv file", fix="give a .npy or a .csv file")
+    if path.suffix == ".json":
+        return coco.read(path), None
+    raise BadData(
+        f"labels in {path}: not a .npy, .csv or .json file",
+        fix="give a .npy, a .csv or a COCO .json file",
+    )
 
 
 def plain(value: Any) -> Any:

@@ -16,12 +16,14 @@ from ortune.data import arrays, checks, images
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.batches import GROUP, LABEL
 from ortune.data.checks import Note
+from ortune.data.formats import hub, parquet, sounds, wav
 
 Source: TypeAlias = "str | Path | Callable[[], Iterable[Mapping[str, Any]]]"
 _LINE, _GROWTH = 2**20, 32
 """Characters of a line that are read in any case; bytes in memory that one becomes at most."""
 _KINDS = (
-    "a folder of .npz, of one .npy or sub-folder per input, or of images; a .npz, .jsonl or image"
+    "a folder of .npz, of one .npy or sub-folder per input, of images, .wav or .parquet files; "
+    "a .npz, .jsonl, .wav, .parquet or image"
 )
 
 
@@ -42,6 +44,8 @@ def open_source(
     if callable(source):
         user_function.demand(source, name(source), *user_function.DATA)
         return _called(source, name(source), inputs)
+    if isinstance(source, str) and source.startswith(hub.PREFIX):
+        return hub.blocks(source, inputs, note, pictures)
     path = Path(source)
     if not path.exists():
         if isinstance(source, str) and user_function.is_function(source):
@@ -56,6 +60,10 @@ def open_source(
         return _lines(path, inputs)
     if suffix in images.SUFFIXES:
         return images.blocks([path], path.parent, inputs, note, pictures)
+    if suffix in wav.SUFFIXES:
+        return sounds.blocks([path], path.parent, inputs, note)
+    if suffix in parquet.SUFFIXES:
+        return parquet.blocks([path], inputs, note, pictures)
     if suffix == ".npy" and len(inputs) == 1:
         return iter([NamedArrays(path.name, {inputs[0].name: arrays.npy(path)})])
     raise BadData(f"{path} is not of a supported kind", fix=f"give {_KINDS}; or module:function")
@@ -90,13 +98,21 @@ def _folder(
         return _per_input(folder, parts, inputs)
     nested = [q for p in entries if p.is_dir() for q in sorted(p.iterdir(), key=lambda q: q.name)]
     for files in (entries, nested):
-        if found := [p for p in files if p.suffix.lower() in images.SUFFIXES and p.is_file()]:
+        if found := _of_kind(files, images.SUFFIXES):
             return images.blocks(found, folder, inputs, note, pictures)
+        if found := _of_kind(files, wav.SUFFIXES):
+            return sounds.blocks(found, folder, inputs, note)
+    if found := _of_kind(entries, parquet.SUFFIXES):
+        return parquet.blocks(found, inputs, note, pictures)
     raise BadData(
         f"no samples in {folder}: "
         + ("it is empty" if not entries else "no file is of a known kind"),
         fix=f"give {_KINDS}",
     )
+
+
+def _of_kind(files: Sequence[Path], suffixes: frozenset[str]) -> list[Path]:
+    return [path for path in files if path.suffix.lower() in suffixes and path.is_file()]
 
 
 def _per_input(

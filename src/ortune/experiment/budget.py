@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
-from ortune.core.metric import Kind
+from ortune.core.metric import Kind, joined
 from ortune.core.workload import spread
 from ortune.data import derive
 from ortune.data.stream import Stream
@@ -80,7 +78,7 @@ def check(budget: Budget, parts: Sequence[ScoredPart]) -> None:
         for part in parts:
             check_bounds(budget.metric, part.records)
     groups = [name for part in parts for name in part.groups or ()] or None
-    base = scored(budget.metric, np.concatenate([part.records for part in parts]), groups)
+    base = scored(budget.metric, joined([part.records for part in parts]), groups)
     if not budget.admits(base, base):
         raise BadSettings(
             f"the original itself scores {base:.4g} and misses the budget {budget}",

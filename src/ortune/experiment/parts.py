@@ -24,6 +24,7 @@ from ortune.experiment.records import scored_part, table
 from ortune.experiment.request import ExperimentRequest
 from ortune.experiment.samples import CALIBRATION, Division, Feeding
 from ortune.measurement.accuracy import ERROR, provable
+from ortune.measurement.job import MAIN
 from ortune.measurement.outputs import keep_outputs
 from ortune.measurement.process import Worker
 from ortune.measurement.timing.operators import by_operator
@@ -136,7 +137,10 @@ class Original:
         outputs = self._outputs(looked, "looked")
         labels = None if feeds.labels is None else [feeds.labels[i] for i in looked]
         budget, rule = self._derived(outputs, labels)
-        part = scored_part("looked", range(len(looked)), outputs, budget.metric, labels)
+        inputs = Stream(fed.streams[MAIN]).__getitem__
+        seen, metric = [inputs(at) for at in looked], budget.metric
+        places = range(len(looked))
+        part = scored_part("looked", places, outputs, metric, labels, inputs=seen.__getitem__)
         grouped = _joining(feeds) is not None
         wanted = provable(budget, part.records, self.error, grouped=grouped)
         ignored = self.request.ignore_output
@@ -146,9 +150,8 @@ class Original:
         for name in ("search", "final"):
             if name in division:
                 expected = self._outputs(division[name], f"expected-{name}")
-                parts[name] = scored_part(
-                    name, division[name], expected, budget.metric, feeds.labels, _joining(feeds)
-                )
+                known = (metric, feeds.labels, _joining(feeds), inputs)
+                parts[name] = scored_part(name, division[name], expected, *known)
         parts = _unread(parts, feeds)
         said = "" if feeds.synthetic else self._outlook(budget, wanted, feeds, parts)
         return Judged(fed.divided(division), budget, rule, division, parts, watched, said)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ortune.core import wording
 from ortune.core.errors import BadData
-from ortune.core.metric import Metric
+from ortune.core.metric import Metric, joined
+from ortune.core.session import Tensors
 from ortune.data.stream import Stream
 from ortune.experiment.context import ScoredPart
 
@@ -41,6 +42,7 @@ def scored_part(
     metric: Metric,
     labels: Sequence[Any] | None = None,
     groups: Sequence[str] | None = None,
+    inputs: Callable[[int], Tensors] | None = None,
 ) -> ScoredPart:
     """Put a part of the data together with the original's records on it.
 
@@ -50,12 +52,19 @@ def scored_part(
         metric: The budget's.
         labels: Of all samples.
         groups: Of all samples.
+        inputs: Of a sample by its index, for a metric that reads them.
     """
     some = None if labels is None else tuple(labels[i] for i in indices)
+    fed = inputs if metric.reads_inputs else None
     rows = [
-        metric.records([out], [out], None if some is None else [some[i]])[0]
+        metric.records(
+            [out],
+            [out],
+            None if some is None else [some[i]],
+            None if fed is None else [fed(indices[i])],
+        )
         for i, out in enumerate(outputs)
     ]
-    records: NDArray[np.float64] = np.asarray(rows, np.float64)
+    records = joined(rows)
     grouped = None if groups is None else tuple(groups[i] for i in indices)
     return ScoredPart(name, tuple(indices), outputs.path, records, some, grouped)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
-from ortune.core.metric import Metric
+from ortune.core.metric import Metric, joined
 from ortune.core.trial import Plan, Score, Verdict
 from ortune.experiment.context import Context, ScoredPart, shown_beside
 from ortune.experiment.records import table
@@ -38,7 +38,7 @@ def score(
     answers = [
         _ask(worker, [metric], part, context.scoring_s(part, run_ns), beside) for part in parts
     ]
-    own = np.concatenate([tables[0] for tables, _ in answers])
+    own = joined([tables[0] for tables, _ in answers])
     shown = [_joined(tables) for tables in zip(*(others for _, others in answers), strict=True)]
     plain = len(beside) - len(context.watched)
     pairs = zip(beside[:plain], shown[:plain], strict=True)
@@ -81,18 +81,16 @@ def _ask(
         labels=_plain(part.labels),
         timeout_s=timeout_s,
     )
-    shown = [None if rows is None else _array(rows) for rows in answer["beside"]]
-    return [_array(rows) for rows in answer["records"]], shown
-
-
-def _array(rows: Sequence[Sequence[float]]) -> Records:
-    return np.asarray(rows, np.float64)
+    seen = zip(beside, answer["beside"], strict=True)
+    shown = [None if rows is None else metric.table(rows) for metric, rows in seen]
+    pairs = zip(metrics, answer["records"], strict=True)
+    return [metric.table(rows) for metric, rows in pairs], shown
 
 
 def _joined(tables: Sequence[Records | None]) -> Records | None:
     """Return the tables of all parts in one; None where one is missing."""
     known = [rows for rows in tables if rows is not None]
-    return np.concatenate(known) if len(known) == len(tables) else None
+    return joined(known) if len(known) == len(tables) else None
 
 
 def _plain(labels: tuple[object, ...] | None) -> list[object] | None:
@@ -114,7 +112,7 @@ def _judged(
     return judge(
         context.budget,
         rows,
-        np.concatenate([part.records for part in parts]),
+        joined([part.records for part in parts]),
         _groups(parts),
         proof=[
             start + at

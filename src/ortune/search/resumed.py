@@ -37,7 +37,7 @@ def demand(root: Path, asked: Optimize, targets: Sequence[Backend]) -> None:
     plans = [trial.plan for trial in chain.from_iterable(map(read_trials, folders))]
     given = {*stored.code(codec.encode(targets)), asked.evaluate}
     if asked.budget is not None:
-        given.add(getattr(Budget.parse(asked.budget).metric, "path", ""))
+        given.update(stored.code(codec.encode(Budget.parse(asked.budget))))
     named = stored.code(codec.encode([header.job, plans]))
     if strange := [name for name in named if name not in given]:
         raise BadData(

@@ -12,8 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from ortune.analysis.calibration_quality.probes import probes, settled
 from ortune.analysis.calibration_quality.ranking import ObserverScore, Records, named, rank
 from ortune.analysis.calibration_quality.requests import CompareObservers
@@ -24,7 +22,7 @@ from ortune.core.augmentation import Augmentation
 from ortune.core.backend import Backend
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Note, Progress, Sink, noting
-from ortune.core.metric import Metric
+from ortune.core.metric import Metric, joined
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
 from ortune.core.request import verb
@@ -151,7 +149,7 @@ class _Contest:
         self._model, self._context, self._backend, self._sink = model, context, backend, sink
         self.parts = context.evaluation()
         self.scored = {index for part in self.parts for index in part.indices}
-        self._base = np.concatenate([part.records for part in self.parts])
+        self._base = joined([part.records for part in self.parts])
         self._groups = [name for part in self.parts for name in part.groups or ()] or None
         self._count = 0
 
@@ -214,5 +212,5 @@ class _Contest:
                 records(worker, metrics, part, self._context.scoring_s(part))
                 for part in self.parts
             ]
-        own, snr = (np.concatenate(rows) for rows in zip(*found, strict=True))
+        own, snr = (joined(rows) for rows in zip(*found, strict=True))
         return own, snr

@@ -27,6 +27,7 @@ from ortune.core.trial import Interval, Verdict
 from ortune.core.workload import Workload, spread
 from ortune.data import given
 from ortune.data.feeds import Feeds
+from ortune.data.stream import Stream
 from ortune.experiment.budget import budget_for
 from ortune.experiment.context import ScoredPart
 from ortune.experiment.records import scored_part
@@ -189,7 +190,8 @@ def _truth(case: _Case, origin: Backend, given: str | None) -> _Truth:
         outputs = keep_outputs(worker, indices, case.folder / "expected.stream", _SCORING_S)
     labels = None if fed.labels is None else [fed.labels[k] for k in indices]
     budget, rule = budget_for(given, outputs, labels)
-    part = scored_part("search", indices, outputs, budget.metric, fed.labels, fed.groups)
+    inputs = Stream(fed.stream).__getitem__
+    part = scored_part("search", indices, outputs, budget.metric, fed.labels, fed.groups, inputs)
     return _Truth(part, budget, rule)
 
 

@@ -234,9 +234,10 @@ OTHER: Mapping[str, Rule] = {
 
 METRICS: Mapping[str, Mapping[str, Rule]] = {
     "function": {"path": _CODE, "share": _SHARE},
+    "map": {"decode": _CODE},
     "score": {"path": _CODE, "share": _SHARE},
 }
-"""Metrics whose score a function of the user's makes; all others hold a tensor's name alone."""
+"""Metrics that a function of the user's is part of; all others hold names of tensors alone."""
 
 _SIZE: Rule = {"rule": "either", "of": [_integer(1, 16384), _list(_integer(1, 16384), 2)]}
 _FACTOR: Rule = {"rule": "number", "least": -1e9, "most": 1e9}

@@ -19,6 +19,7 @@ _ENDINGS = (".py", ".so", ".dll", ".dylib")
 METRIC = ("a metric function", ("expected", "actual", "label"))
 EVALUATE = ("an evaluate function", ("run",))
 DATA = ("a data function", ())
+DECODE = ("a decode function", ("outputs", "inputs"))
 FRAME = ("a frame function", ("engine", "sample"))
 """What functions are asked for as, and what each is called with."""
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadSettings
-from ortune.core.metric import Kind, Metric
+from ortune.core.metric import Kind, Metric, joined
 from ortune.core.plugins import spelling
 from ortune.core.result import Result
 from ortune.core.session import Tensors
@@ -123,8 +123,8 @@ def _records(call: Call, fed: Feeds, metric: Metric, reference: Call | None) -> 
         actual = call(**feed)
         expected = actual if reference is None else reference(**feed)
         label = None if fed.labels is None else [fed.labels[at]]
-        rows.append(metric.records([expected], [actual], label)[0])
-    return np.array(rows, np.float64)
+        rows.append(metric.records([expected], [actual], label, [feed]))
+    return joined(rows)
 
 
 def _result(metric: Metric, records: Floats, fed: Feeds) -> Evaluation:

@@ -93,7 +93,7 @@ def score(
             wanted = backend.compared(feeds, truth[place]) if truth else seen
             label = None if labels is None else [_label(labels[place])]
             for scorer, found in zip(scorers, rows, strict=True):
-                found.append(scorer.records([wanted], [seen], label)[0].tolist())
+                found.append(scorer.records([wanted], [seen], label, [feeds])[0].tolist())
             for at, scorer in enumerate(shown):
                 others[at] = _one_more(others[at], scorer, wanted, seen)
             yield actual

@@ -1,0 +1,111 @@
+"""Labelled boxes from a COCO file of annotations."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ortune.core.errors import BadData
+from ortune.data import arrays, sizes
+
+_GROWTH = 32
+"""Bytes in memory that one of the file becomes at most."""
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """Labels of pictures.
+
+    Attributes:
+        path: The file.
+        labels: By the picture's file name, in the order of these names.
+    """
+
+    path: Path
+    labels: Mapping[str, Mapping[str, Any]]
+
+    def of(self, where: str) -> Mapping[str, Any]:
+        """Return the label of a sample that was read from a file.
+
+        Args:
+            where: The sample's file, as a folder of pictures names it; or in a folder of .npz,
+                where the suffix does not count.
+
+        Raises:
+            BadData: The file does not name it.
+        """
+        path = PurePosixPath(Path(where).as_posix())
+        for name in (str(path), path.name):
+            if name in self.labels:
+                return self.labels[name]
+        if path.suffix == ".npz" and path.stem in self._stems:
+            return self.labels[self._stems[path.stem]]
+        raise BadData(
+            f"{self.path} has no picture '{where}'",
+            fix="name the samples' files as the COCO file does: one .npz or picture each",
+        )
+
+    @cached_property
+    def _stems(self) -> Mapping[str, str]:
+        return {PurePosixPath(name).stem: name for name in self.labels}
+
+
+def read(path: Path) -> Annotations:
+    """Read a COCO file: ``images``, ``annotations`` with ``bbox``, and ``categories``.
+
+    A label is a mapping: ``boxes`` (left, top, width, height), ``classes`` (the category's place
+    among the sorted ids), ``ids``, ``crowd``, and ``size`` [width, height] where the file has it.
+
+    Raises:
+        BadData: It cannot be read or is none.
+    """
+    with arrays.reading(path):
+        sizes.demand(_GROWTH * path.stat().st_size, f"labels in {path}")
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
+    try:
+        return Annotations(path, _labels(data))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise BadData(
+            f"{path} is no COCO file of boxes: {reason:.200}",
+            fix="give images with id and file_name, annotations with image_id, category_id and "
+            "bbox, and categories",
+        ) from None
+
+
+def _labels(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    kinds = sorted({int(one["id"]) for one in data["categories"]})
+    places = {kind: at for at, kind in enumerate(kinds)}
+    pictures: dict[int, dict[str, Any]] = {}
+    names: dict[str, int] = {}
+    for one in data["images"]:
+        label: dict[str, Any] = {"boxes": [], "classes": [], "ids": [], "crowd": []}
+        if one.get("width") and one.get("height"):
+            label["size"] = [_number(one["width"]), _number(one["height"])]
+        number, name = int(one["id"]), str(one["file_name"])
+        if number in pictures or name in names:
+            raise ValueError(f"the picture {number} {name} is there twice")
+        pictures[number], names[name] = label, number
+    for one in data["annotations"]:
+        label, kind = pictures[int(one["image_id"])], int(one["category_id"])
+        left, top, width, height = map(_number, one["bbox"])
+        label["boxes"].append([left, top, width, height])
+        label["classes"].append(places[kind])
+        label["ids"].append(kind)
+        label["crowd"].append(int(bool(one.get("iscrowd", 0))))
+    return {name: pictures[names[name]] for name in sorted(names)}
+
+
+def _number(value: Any) -> float:
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError(f"{found} is not finite")
+    return found

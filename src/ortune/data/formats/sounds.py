@@ -1,0 +1,219 @@
+"""Sound files as samples, cut and mixed as ``sound.toml`` beside them says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core import preprocess
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.facts import TensorSpec
+from ortune.core.plugins import codec
+from ortune.core.plugins.bounds import Bounds
+from ortune.core.wording import count
+from ortune.data import checks, images, sizes
+from ortune.data.arrays import Column, NamedArrays
+from ortune.data.checks import Note
+from ortune.data.formats import resample, wav
+from ortune.data.formats.wav import Wav
+from ortune.data.stream import named
+
+SETTINGS = "sound.toml"
+_RATES, _FRAMES = Bounds(high=10_000_000), Bounds()
+
+
+@dataclass(frozen=True)
+class Sound:
+    """How a file of sound becomes tensors.
+
+    Attributes:
+        input: The input that takes the signal; empty for the only one.
+        rate: That the model takes, in Hz; 0 takes that of the files, which must be one.
+        resample: Bring files of another rate to it; without, they are refused.
+        rate_input: The input that takes the rate as a number; empty for none.
+        channels: ``mean`` of all, the ``first`` alone, or all (``each``), [channels, length];
+            empty takes ``each`` where the model's shape has their number, else ``mean``.
+        length: Of a chunk, in frames; 0 takes the model's fixed length, else the whole file.
+        step: From chunk to chunk; 0 for chunks side by side.
+        tail: What is left over is filled up with silence (``pad``) or left out (``drop``).
+    """
+
+    input: str = ""
+    rate: Annotated[int, _RATES] = 0
+    resample: bool = False
+    rate_input: str = ""
+    channels: Literal["", "mean", "first", "each"] = ""
+    length: Annotated[int, _FRAMES] = 0
+    step: Annotated[int, _FRAMES] = 0
+    tail: Literal["pad", "drop"] = "pad"
+
+
+def blocks(
+    files: Sequence[Path], folder: Path, inputs: Sequence[TensorSpec], note: Note
+) -> Iterator[NamedArrays]:
+    """Yield one block a chunk; chunks of a file are one group, sub-folders of `folder` classes.
+
+    Raises:
+        BadData: The settings do not fit, a file cannot be read or has another rate.
+    """
+    settings, spec = _settings(folder / SETTINGS, inputs, note)
+    classes = images.classes(files, folder, note)
+    opened = [wav.open_wav(path) for path in files]
+    rate = settings.rate or opened[0].rate
+    for one in opened:
+        _demand_rate(one, rate, settings, note)
+    for one in opened:
+        shown = str(one.path.relative_to(folder))
+        beside = {"group": Column.of(np.array(shown))}
+        if one.path.parent.name in classes and one.path.parent != folder:
+            beside["label"] = Column.of(np.array(classes[one.path.parent.name]))
+        if settings.rate_input:
+            beside[settings.rate_input] = Column.of(_number(rate, settings.rate_input, inputs))
+        for at, chunk in enumerate(_chunks(one, rate, settings, spec, note)):
+            columns = {spec.name: Column.of(chunk), **beside}
+            yield NamedArrays(f"{shown} chunk {at}", columns)
+
+
+def _settings(path: Path, inputs: Sequence[TensorSpec], note: Note) -> tuple[Sound, TensorSpec]:
+    given = preprocess.read(path)
+    try:
+        settings = codec.build(Sound, given)
+    except BadSettings as error:
+        raise BadData(f"{path}: {error.what}", fix=error.fix) from None
+    known = checks.by_name(inputs)
+    rest = [name for name in known if name != settings.rate_input]
+    name = settings.input or (rest[0] if len(rest) == 1 else "")
+    for field, wanted in (("input", name), ("rate_input", settings.rate_input or name)):
+        if wanted not in known:
+            raise BadData(
+                f"sound for the input '{wanted}': the model's are {', '.join(known)}",
+                fix=f'name one of them in {path}: {field} = "..."',
+            )
+    spec = known[name]
+    if spec.dtype in checks.TEXT or named(spec.dtype).kind not in "fiu":
+        raise BadData(
+            f"input '{name}' takes {spec.dtype}, no sound", fix=f"name another in {path}"
+        )
+    note(f"sound ({SETTINGS if given else f'no {SETTINGS}, so by default'}): {settings}")
+    return settings, spec
+
+
+def _demand_rate(one: Wav, rate: int, settings: Sound, note: Note) -> None:
+    if one.rate == rate:
+        return
+    if not settings.resample:
+        wanted = "the model's" if settings.rate else "that of the first file"
+        raise BadData(
+            f"{one.path} has {one.rate} Hz, {wanted} is {rate}",
+            fix=f"write rate = {rate} and resample = true into {SETTINGS}, or convert the file",
+        )
+    note(f"sound of {one.rate} Hz is resampled to {rate}")
+
+
+def _chunks(
+    one: Wav, rate: int, settings: Sound, spec: TensorSpec, note: Note
+) -> Iterator[NDArray[Any]]:
+    """Yield the chunks of a file in the input's shape."""
+    fixed = spec.shape[-1] if spec.shape else None
+    length = settings.length or (fixed if isinstance(fixed, int) else 0)
+    if not one.frames:
+        raise BadData(f"{one.path} holds no sound", fix="remove it")
+    if one.rate != rate:
+        yield from _cut(_whole(one, rate, settings, spec, note), length, settings, spec)
+        return
+    step = settings.step or length
+    for start, stop in _places(one.frames, length, step, settings.tail):
+        width = (stop - start) * one.channels * 8
+        sizes.demand(width, f"a chunk of {one.path}", f"write a length into {SETTINGS}")
+        yield _shaped(_mixed(one, start, stop, settings, spec, note), stop - start, spec)
+
+
+def _places(frames: int, length: int, step: int, tail: str) -> Iterator[tuple[int, int]]:
+    """Yield where chunks begin and end; one that is padded ends behind the last frame."""
+    if not length:
+        yield 0, frames
+        return
+    for start in range(0, frames, step):
+        if start + length > frames and tail == "drop":
+            return
+        yield start, start + length
+        if start + length >= frames:
+            return
+
+
+def _whole(
+    one: Wav, rate: int, settings: Sound, spec: TensorSpec, note: Note
+) -> NDArray[np.float32]:
+    """Return a file at another rate, [channels, n]."""
+    made = math.ceil(one.frames * rate / one.rate)
+    sizes.demand(8 * one.channels * (one.frames + made), f"{one.path} at {rate} Hz")
+    if named(spec.dtype).kind != "f":
+        raise BadData(
+            f"{one.path} cannot be resampled for input '{spec.name}' of {spec.dtype}",
+            fix=f"convert it to {rate} Hz",
+        )
+    signal = _mixed(one, 0, one.frames, settings, spec, note)
+    return np.stack([resample.resampled(row, one.rate, rate) for row in signal])
+
+
+def _cut(
+    signal: NDArray[Any], length: int, settings: Sound, spec: TensorSpec
+) -> Iterator[NDArray[Any]]:
+    step = settings.step or length
+    for start, stop in _places(signal.shape[1], length, step, settings.tail):
+        yield _shaped(signal[:, start:stop], stop - start, spec)
+
+
+def _mixed(
+    one: Wav, start: int, stop: int, settings: Sound, spec: TensorSpec, note: Note
+) -> NDArray[Any]:
+    """Return frames [channels, n] in the input's type: floats between -1 and 1, or as stored."""
+    frames, wanted = one.read(start, stop), named(spec.dtype)
+    if wanted.kind == "f" or wanted.isbuiltin == 2:
+        values: NDArray[Any] = wav.scaled(frames, one.bits)
+    elif frames.dtype == wanted and one.bits == 8 * wanted.itemsize:
+        values = frames
+    else:
+        stored = "float32" if one.floats else f"{one.bits} bit PCM"
+        raise BadData(
+            f"{one.path} is {stored}, and input '{spec.name}' takes {spec.dtype}",
+            fix=f"convert it to {8 * wanted.itemsize} bit PCM",
+        )
+    way = settings.channels or ("each" if _takes(spec) == one.channels > 1 else "mean")
+    if way == "first":
+        values = values[:, :1]
+    elif way == "mean" and one.channels > 1:
+        note(f"{count(one.channels, 'channel')} of sound are averaged to one")
+        mean = values.mean(axis=1, dtype=np.float64, keepdims=True)
+        values = (np.rint(mean) if values.dtype.kind in "iu" else mean).astype(values.dtype)
+    return values.T.astype(wanted)
+
+
+def _takes(spec: TensorSpec) -> int:
+    """Return how many channels a shape [batch, channels, length] has; 0 where it does not say."""
+    dim = spec.shape[1] if spec.shape is not None and len(spec.shape) == 3 else 0
+    return dim if isinstance(dim, int) else 0
+
+
+def _shaped(values: NDArray[Any], length: int, spec: TensorSpec) -> NDArray[Any]:
+    """Fill a chunk [channels, n] up with silence, and give it the input's rank."""
+    silence = 128 if values.dtype == np.uint8 else 0
+    missing = length - values.shape[1]
+    filled = np.pad(values, ((0, 0), (0, missing)), constant_values=silence)
+    rank = 2 if spec.shape is None else len(spec.shape)
+    if rank > 2:
+        return filled.reshape((1,) * (rank - 2) + filled.shape)
+    return filled[0] if rank == 1 and len(filled) == 1 else filled
+
+
+def _number(rate: int, name: str, inputs: Sequence[TensorSpec]) -> NDArray[Any]:
+    spec = checks.by_name(inputs)[name]
+    if spec.dtype in checks.TEXT:
+        raise BadData(f"input '{name}' takes text, no rate", fix=f"name another in {SETTINGS}")
+    return np.full((1,) * len(spec.shape or ()), rate, named(spec.dtype))

@@ -1,0 +1,234 @@
+"""Sound files as samples: every width, chunks, channels, rates, and what is refused."""
+
+from __future__ import annotations
+
+import struct
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.signal import resample_poly
+
+from ortune.core.errors import BadData
+from ortune.core.facts import TensorSpec
+from ortune.data import feeds
+from ortune.data.formats import resample, wav
+from ortune.data.stream import Stream
+
+MONO = TensorSpec("audio", "float32", ("batch", "samples"))
+FIXED = TensorSpec("audio", "float32", (1, 400))
+RATE = 16_000
+
+
+def riff(
+    data: bytes, *, kind: int = 1, channels: int = 1, rate: int = RATE, bits: int = 16
+) -> bytes:
+    """Return a file of one format; `data` as they are stored."""
+    frame = channels * bits // 8
+    form = struct.pack("<HHIIHH", kind, channels, rate, rate * frame, frame, bits)
+    body = b"WAVE" + b"fmt " + struct.pack("<I", len(form)) + form
+    body += (
+        b"LIST" + struct.pack("<I", 3) + b"abc\0" + b"data" + struct.pack("<I", len(data)) + data
+    )
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def write(path: Path, values: np.ndarray, rate: int = RATE) -> Path:
+    """Write int16 [n] or [n, channels] by Python's own library."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1 if values.ndim == 1 else values.shape[1])
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(values.astype("<i2").tobytes())
+    return path
+
+
+def tone(count: int, rate: int = RATE) -> np.ndarray:
+    return (8000 * np.sin(2 * np.pi * 440 * np.arange(count) / rate)).astype(np.int16)
+
+
+def load(
+    source: Path, out: Path, *inputs: TensorSpec
+) -> tuple[feeds.Feeds, list[dict[str, np.ndarray]]]:
+    found = feeds.load(source, inputs or (MONO,), out)
+    return found, [dict(one) for one in Stream(found.stream)]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    values=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=20),
+    bits=st.sampled_from([8, 16, 24, 32]),
+    channels=st.integers(1, 3),
+)
+def test_every_width_is_read_as_it_is_stored(
+    tmp_path_factory: pytest.TempPathFactory, values: list[int], bits: int, channels: int
+) -> None:
+    path = tmp_path_factory.mktemp("w") / "a.wav"
+    stored = np.repeat(np.array(values) >> (32 - bits), channels)
+    shifted = stored + (128 if bits == 8 else 0)
+    data = b"".join(
+        int(one).to_bytes(bits // 8, "little", signed=bits > 8) for one in shifted.tolist()
+    )
+    path.write_bytes(riff(data, bits=bits, channels=channels))
+    found = wav.open_wav(path)
+    assert (found.frames, found.channels, found.rate) == (len(values), channels, RATE)
+    frames = found.read()
+    np.testing.assert_array_equal(frames.astype(np.int64).reshape(-1), shifted)
+    np.testing.assert_array_equal(found.read(1, 3), frames[1:3])
+    np.testing.assert_allclose(
+        wav.scaled(frames, bits).reshape(-1), stored / 2.0 ** (bits - 1), atol=1e-7
+    )
+
+
+def test_floats_and_the_extensible_header(tmp_path: Path) -> None:
+    values = np.array([0.5, -0.25, 1.5], np.float32)
+    (tmp_path / "a.wav").write_bytes(riff(values.tobytes(), kind=3, bits=32))
+    form = struct.pack("<HHIIHHHHIH", 0xFFFE, 1, RATE, RATE * 4, 4, 32, 22, 32, 0, 3) + b"\0" * 14
+    body = b"WAVEfmt " + struct.pack("<I", len(form)) + form
+    body += b"data" + struct.pack("<I", 0xFFFFFFFF) + values.tobytes()
+    (tmp_path / "b.wav").write_bytes(b"RIFF" + struct.pack("<I", 0xFFFFFFFF) + body)
+    found, samples = load(tmp_path, tmp_path / "out")
+    assert found.groups == ("a.wav", "b.wav")
+    for one in samples:
+        np.testing.assert_array_equal(one["audio"], values[None])
+
+
+def test_a_file_is_cut_to_the_models_length_and_its_chunks_are_a_group(tmp_path: Path) -> None:
+    write(tmp_path / "yes" / "a.wav", tone(1000))
+    write(tmp_path / "no" / "b.wav", tone(400))
+    found, samples = load(tmp_path, tmp_path / "out", FIXED)
+    assert (found.count, found.groups) == (4, ("no/b.wav", *["yes/a.wav"] * 3))
+    assert found.labels == (0, 1, 1, 1)
+    whole = np.concatenate([one["audio"][0] for one in samples[1:]])
+    np.testing.assert_allclose(whole[:1000], tone(1000) / 32768, atol=1e-7)
+    assert not whole[1000:].any()
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("", [(1, 1000)]),
+        ("length = 300", [(1, 300)] * 4),
+        ('length = 300\ntail = "drop"', [(1, 300)] * 3),
+        ("length = 300\nstep = 150", [(1, 300)] * 6),
+        ("length = 2000", [(1, 2000)]),
+        ('length = 2000\ntail = "drop"\nstep = 1', None),
+    ],
+)
+def test_length_step_and_tail(
+    tmp_path: Path, text: str, shapes: list[tuple[int, ...]] | None
+) -> None:
+    write(tmp_path / "d" / "a.wav", tone(1000))
+    (tmp_path / "d" / "sound.toml").write_text(text)
+    if shapes is None:
+        with pytest.raises(BadData, match="no samples"):
+            load(tmp_path / "d", tmp_path)
+        return
+    _, samples = load(tmp_path / "d", tmp_path)
+    assert [one["audio"].shape for one in samples] == shapes
+
+
+@pytest.mark.parametrize(
+    ("text", "dims", "wanted"),
+    [
+        ("", ("batch", None), [[2, 6]]),
+        ('channels = "first"', ("batch", None), [[1, 5]]),
+        ("", ("batch", 2, None), [[[1, 5], [3, 7]]]),
+        ('channels = "mean"', ("batch", 1, None), [[[2, 6]]]),
+    ],
+)
+def test_channels(tmp_path: Path, text: str, dims: tuple[object, ...], wanted: object) -> None:
+    write(tmp_path / "d" / "a.wav", np.array([[1, 3], [5, 7]]))
+    (tmp_path / "d" / "sound.toml").write_text(text)
+    found, samples = load(tmp_path / "d", tmp_path, TensorSpec("x", "int16", dims))
+    np.testing.assert_array_equal(samples[0]["x"], wanted)
+    noted = any("averaged" in note for note in found.notes)
+    assert noted == ("first" not in text and 2 not in dims)
+
+
+def test_the_rate_goes_to_an_input_and_must_be_the_models(tmp_path: Path) -> None:
+    write(tmp_path / "d" / "a.wav", tone(800, 8000), 8000)
+    rate = TensorSpec("sr", "int64", ())
+    (tmp_path / "d" / "sound.toml").write_text('rate_input = "sr"')
+    _, samples = load(tmp_path / "d", tmp_path, MONO, rate)
+    assert samples[0]["sr"] == 8000
+    (tmp_path / "d" / "sound.toml").write_text("rate = 16000")
+    with pytest.raises(
+        BadData, match=r"a.wav has 8000 Hz, the model's is 16000\n  fix: .*resample"
+    ):
+        load(tmp_path / "d", tmp_path)
+    (tmp_path / "d" / "sound.toml").write_text("rate = 16000\nresample = true")
+    found, samples = load(tmp_path / "d", tmp_path)
+    assert "sound of 8000 Hz is resampled to 16000" in found.notes
+    wanted = 8000 / 32768 * np.sin(2 * np.pi * 440 * np.arange(1600) / 16000)
+    assert abs(samples[0]["audio"][0] - wanted)[100:-100].max() < 0.002
+    write(tmp_path / "d" / "b.wav", tone(800))
+    (tmp_path / "d" / "sound.toml").write_text("")
+    with pytest.raises(BadData, match=r"b.wav has 16000 Hz, that of the first file is 8000"):
+        load(tmp_path / "d", tmp_path)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    count=st.integers(1, 300),
+    rates=st.sampled_from([(8000, 16000), (16000, 8000), (44100, 16000), (48000, 44100), (3, 2)]),
+)
+def test_resampling_is_scipys(count: int, rates: tuple[int, int]) -> None:
+    own, wanted = rates
+    signal = np.random.default_rng(count).standard_normal(count).astype(np.float32)
+    found = resample.resampled(signal, own, wanted)
+    np.testing.assert_allclose(
+        found, resample_poly(signal.astype(np.float64), wanted, own), atol=1e-5
+    )
+
+
+GOOD = riff(tone(100).tobytes())
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"", "ends early"),
+        (b"hello world", "no RIFF file"),
+        (GOOD[:30], "promises 16 bytes, and there are 10"),
+        (b"RIFF\0\0\0\0AVI " + GOOD[12:], "without sound"),
+        (GOOD[:-20], "promises 200 bytes, and there are 180"),
+        (riff(b"\0" * 8, kind=85), "format 85 of 16 bits"),
+        (riff(b"\0" * 8, bits=64, kind=3), "format 3 of 64 bits"),
+        (riff(b"\0" * 8, channels=0), "0 channels"),
+        (riff(b"\0" * 8, rate=0), "at 0 Hz"),
+        (riff(b""), "holds no sound"),
+        (riff(np.array([np.nan], np.float32).tobytes(), kind=3, bits=32), "nan"),
+        (GOOD[:12] + GOOD[36:], "before their format"),
+    ],
+)
+def test_what_is_no_sound_is_two_lines(tmp_path: Path, data: bytes, what: str) -> None:
+    (tmp_path / "a.wav").write_bytes(data)
+    with pytest.raises(BadData, match=rf"{what}.*\n  fix: "):
+        load(tmp_path / "a.wav", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "what"),
+    [
+        ("", (MONO, TensorSpec("state", "float32", (2, 1, 8))), "for the input ''"),
+        ('input = "y"', (MONO,), "for the input 'y'"),
+        ('rate_input = "y"', (MONO,), "for the input 'y'"),
+        ("length = -1", (MONO,), "length"),
+        ("loud = 1", (MONO,), "no field 'loud'"),
+        ("", (TensorSpec("x", "int32", (1, None)),), "16 bit PCM, and input 'x' takes int32"),
+        ("", (TensorSpec("x", "str", (1, None)),), "no sound"),
+        ("x = [", (MONO,), "cannot read"),
+    ],
+)
+def test_settings_that_do_not_fit(
+    tmp_path: Path, text: str, inputs: tuple[TensorSpec, ...], what: str
+) -> None:
+    write(tmp_path / "d" / "a.wav", tone(10))
+    (tmp_path / "d" / "sound.toml").write_text(text)
+    with pytest.raises(BadData, match=rf"{what}.*\n  fix: "):
+        load(tmp_path / "d", tmp_path, *inputs)
