@@ -26,7 +26,7 @@ from ortune.data import feeds as feeds_module
 from ortune.data import stream
 from ortune.data.feeds import Feeds
 from ortune.data.sequences import order, pairs
-from ortune.data.sequences.request import FILE, Asked
+from ortune.data.sequences.request import FILE, SequenceAsked
 from ortune.data.sequences.rolling import Rolling
 from ortune.data.sequences.steps import Steps
 from ortune.data.sources import Source
@@ -54,7 +54,7 @@ class Sequenced:
     model: Path
     digest: str
     facts: Facts
-    asked: Asked
+    asked: SequenceAsked
     backend: Backend
     shapes: Mapping[str, tuple[int, ...]]
     work: Path

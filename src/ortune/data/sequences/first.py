@@ -12,13 +12,13 @@ from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
 from ortune.data import batches, checks, sizes
-from ortune.data.sequences.pairs import Pair
+from ortune.data.sequences.pairs import StatePair
 from ortune.data.stream import named
 
 _LENGTH = re.compile(r"past|seq|len|time|cache", re.IGNORECASE)
 
 
-def length_axis(spec: TensorSpec, pair: Pair) -> int | None:
+def length_axis(spec: TensorSpec, pair: StatePair) -> int | None:
     """Return the axis along which a state gets longer with every step, None when none does."""
     free = [
         axis
@@ -33,7 +33,7 @@ def length_axis(spec: TensorSpec, pair: Pair) -> int | None:
 
 def zeros(
     spec: TensorSpec,
-    pair: Pair,
+    pair: StatePair,
     step: Tensors,
     inputs: Sequence[TensorSpec],
     shapes: Mapping[str, tuple[int, ...]],
@@ -64,7 +64,7 @@ def batch(step: Tensors, inputs: Sequence[TensorSpec]) -> int:
 
 
 def _shape(
-    spec: TensorSpec, pair: Pair, step: Tensors, inputs: Sequence[TensorSpec]
+    spec: TensorSpec, pair: StatePair, step: Tensors, inputs: Sequence[TensorSpec]
 ) -> tuple[int, ...]:
     if spec.shape is None:
         raise _unknown(spec, "its rank")

@@ -27,7 +27,7 @@ _SHOWN = 12
 
 
 @dataclass(frozen=True)
-class Pair:
+class StatePair:
     """A state.
 
     Attributes:
@@ -47,8 +47,8 @@ class Pair:
         return bool(_CACHE.search(self.input))
 
 
-def find(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[Pair, ...]:
-    """Pair outputs with inputs of one type and shape by the common conventions of their names.
+def find(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[StatePair, ...]:
+    """StatePair outputs with inputs of one type and shape by the common conventions of their names.
 
     ``present.0.key`` -> ``past_key_values.0.key``, ``stateN`` -> ``state``, ``hn`` -> ``h0``,
     ``h_out`` -> ``h_in`` and the like. In the order of the inputs.
@@ -68,18 +68,18 @@ def find(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[P
             f"inputs {_listed(inputs)}",
             fix="name the states: --state OUT:IN; a model without state needs no --sequence",
         )
-    return tuple(Pair(taken[one.name], one.name) for one in inputs if one.name in taken)
+    return tuple(StatePair(taken[one.name], one.name) for one in inputs if one.name in taken)
 
 
 def named(
     texts: Sequence[str], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-) -> tuple[Pair, ...]:
+) -> tuple[StatePair, ...]:
     """Read pairs such as ``h_out:h`` or ``present.*:past.*``; a star stands for the same twice.
 
     Raises:
         BadData: A name is unknown, type or shape differ, or a tensor is in two pairs.
     """
-    found: list[Pair] = []
+    found: list[StatePair] = []
     for text in texts:
         for pair in _read(text, inputs, outputs):
             _demand(pair, inputs, outputs)
@@ -120,7 +120,7 @@ def _cased(word: str, like: str) -> str:
 
 def _read(
     text: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
-) -> Iterator[Pair]:
+) -> Iterator[StatePair]:
     ins, outs = [one.name for one in inputs], [one.name for one in outputs]
     splits = [(text[:at], text[at + 1 :]) for at, sign in enumerate(text) if sign == ":"]
     if not splits or not all(any(part) for part in zip(*splits, strict=True)):
@@ -145,20 +145,20 @@ def _read(
                 f"state '{text[:80]}': the model has no {kind} '{name[:60]}'",
                 fix=f"its {kind}s are: {_listed(every)}",
             )
-    yield Pair(out, to)
+    yield StatePair(out, to)
 
 
-def _starred(out: str, to: str, ins: Sequence[str], outs: Sequence[str]) -> Iterator[Pair]:
+def _starred(out: str, to: str, ins: Sequence[str], outs: Sequence[str]) -> Iterator[StatePair]:
     if out.count("*") != 1 or to.count("*") != 1:
         return
     form = re.compile(re.escape(out).replace(r"\*", "(.*)"))
     for name in outs:
         found = form.fullmatch(name)
         if found and (target := to.replace("*", found[1])) in ins:
-            yield Pair(name, target)
+            yield StatePair(name, target)
 
 
-def _demand(pair: Pair, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+def _demand(pair: StatePair, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
     one, two = checks.by_name(outputs)[pair.output], checks.by_name(inputs)[pair.input]
     if _misfit(one, two):
         raise BadData(

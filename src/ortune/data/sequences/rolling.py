@@ -1,4 +1,4 @@
-"""One sequence, step by step: states take what the model gave, masks and positions grow along."""
+"""One sequence, step by step: states take what the model gave, masks grow along."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
 from ortune.data import checks
 from ortune.data.sequences.first import batch, length_axis, zeros
-from ortune.data.sequences.pairs import Pair
+from ortune.data.sequences.pairs import StatePair
 from ortune.data.stream import named
 
 Run = Callable[[Tensors], Mapping[str, NDArray[Any]]]
@@ -32,7 +32,7 @@ class Rolling:
     """
 
     inputs: tuple[TensorSpec, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[StatePair, ...]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property

@@ -7,7 +7,7 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.facts import TensorSpec
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.sequences.order import named, sequences, told
-from ortune.data.sequences.pairs import Pair
+from ortune.data.sequences.pairs import StatePair
 from ortune.data.sequences.request import SequenceForm
 from ortune.data.sequences.steps import Steps
 
@@ -56,7 +56,7 @@ def test_single_steps_and_missing_groups_are_refused() -> None:
 
 
 def test_the_pairs_are_told() -> None:
-    assert told([(0, 1), (2, 3)], [Pair("hn", "h")]) == (
+    assert told([(0, 1), (2, 3)], [StatePair("hn", "h")]) == (
         "rolled through 2 sequences of 2 steps: hn:h"
     )
 

@@ -4,7 +4,7 @@ import pytest
 
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
-from ortune.data.sequences.pairs import Pair, find, named
+from ortune.data.sequences.pairs import StatePair, find, named
 
 
 def tensors(*names: str, shape: tuple[int | str | None, ...] = (1, 8)) -> list[TensorSpec]:
@@ -35,12 +35,12 @@ def tensors(*names: str, shape: tuple[int | str | None, ...] = (1, 8)) -> list[T
     ],
 )
 def test_the_common_conventions_pair(output: str, into: str) -> None:
-    assert find(tensors("x", into), tensors("y", output)) == (Pair(output, into),)
+    assert find(tensors("x", into), tensors("y", output)) == (StatePair(output, into),)
 
 
 def test_pairs_come_in_the_order_of_the_inputs_and_every_tensor_is_in_one() -> None:
     found = find(tensors("x", "h0", "c0"), tensors("y", "cn", "hn"))
-    assert found == (Pair("hn", "h0"), Pair("cn", "c0"))
+    assert found == (StatePair("hn", "h0"), StatePair("cn", "c0"))
 
 
 @pytest.mark.parametrize("names", [("output", "input"), ("output_1", "input_1"), ("y", "x")])
@@ -55,20 +55,23 @@ def test_another_type_or_shape_is_no_pair_by_its_name() -> None:
     for outputs in (half, tensors("hn", shape=(1, 9)), tensors("hn", shape=(1, 8, 1))):
         with pytest.raises(BadData):
             find(tensors("h0"), outputs)
-    assert find(tensors("h0"), tensors("hn", shape=(None, "width"))) == (Pair("hn", "h0"),)
+    assert find(tensors("h0"), tensors("hn", shape=(None, "width"))) == (StatePair("hn", "h0"),)
 
 
 def test_named_states_are_taken_alone_and_names_may_hold_colons() -> None:
     inputs, outputs = tensors("in:0", "h0", "m"), tensors("out:0", "hn", "other")
     assert named(["out:0:in:0", "other:m"], inputs, outputs) == (
-        Pair("out:0", "in:0"),
-        Pair("other", "m"),
+        StatePair("out:0", "in:0"),
+        StatePair("other", "m"),
     )
 
 
 def test_a_star_stands_for_the_same_part() -> None:
     inputs, outputs = tensors("x", "k.0", "k.1"), tensors("y", "new.0", "new.1", "new.2")
-    assert named(["new.*:k.*"], inputs, outputs) == (Pair("new.0", "k.0"), Pair("new.1", "k.1"))
+    assert named(["new.*:k.*"], inputs, outputs) == (
+        StatePair("new.0", "k.0"),
+        StatePair("new.1", "k.1"),
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,17 @@ import pytest
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec
-from ortune.data.sequences.pairs import Pair
+from ortune.data.sequences.pairs import StatePair
 from ortune.data.sequences.rolling import Rolling, roll
 
 X = TensorSpec("x", "float32", ("batch", 2))
 H = TensorSpec("h", "float32", ("batch", 2))
-CELL = Rolling((X, H), (Pair("hn", "h"),))
+CELL = Rolling((X, H), (StatePair("hn", "h"),))
 IDS = TensorSpec("ids", "int64", ("batch", "seq"))
 MASK = TensorSpec("attention_mask", "int64", ("batch", "total"))
 PLACES = TensorSpec("position_ids", "int64", ("batch", "seq"))
 PAST = TensorSpec("past", "float32", ("batch", 2, "past_length", 3))
-DECODER = Rolling((IDS, MASK, PLACES, PAST), (Pair("present", "past"),))
+DECODER = Rolling((IDS, MASK, PLACES, PAST), (StatePair("present", "past"),))
 
 
 def added(sample: Mapping[str, Any]) -> dict[str, Any]:
