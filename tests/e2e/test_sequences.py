@@ -63,10 +63,8 @@ def test_apply_and_verify_roll_the_original(
     rolled = ["--data", str(data), "--sequence", "file", "--state", "hn:h"]
     assert main(["apply", str(cell), "int8-static", *rolled, "-o", str(small)]) == 0
     assert "rolled through 12 sequences" in capsys.readouterr().err
-    budget = ["--budget", "cosine>=0.99"]
-    assert (
-        main(["verify", str(cell), str(small), *rolled, *budget, f"--json={tmp_path / 'v'}"]) == 0
-    )
+    judged = ["--budget", "cosine>=0.99", f"--json={tmp_path / 'v'}"]
+    assert main(["verify", str(cell), str(small), *rolled, *judged]) == 0
     assert json.loads((tmp_path / "v").read_text())["samples"] == SEQUENCES * STEPS
 
 

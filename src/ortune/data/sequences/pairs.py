@@ -48,7 +48,7 @@ class StatePair:
 
 
 def find(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[StatePair, ...]:
-    """StatePair outputs with inputs of one type and shape by the common conventions of their names.
+    """Pair outputs with inputs of one type and shape by the common conventions of their names.
 
     ``present.0.key`` -> ``past_key_values.0.key``, ``stateN`` -> ``state``, ``hn`` -> ``h0``,
     ``h_out`` -> ``h_in`` and the like. In the order of the inputs.
