@@ -89,6 +89,8 @@ class _Asked(CompareObservers):
             quantizer=self.quantizer or Calibrate.quantizer,
             samples=self.samples,
             augment=self.augment,
+            sequence=self.sequence,
+            state=self.state,
             out=self.out,
             tensorrt_cache=self.tensorrt_cache,
             tensorrt_version=self.tensorrt_version,

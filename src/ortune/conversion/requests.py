@@ -13,6 +13,7 @@ from ortune.core.custom_ops import CustomOpsRequest
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Field, File, Option
 from ortune.core.request import DataRequest, request
+from ortune.data.sequences.request import SequenceRequest
 from ortune.quantization.qdq import runtime_rules
 
 Format: TypeAlias = Literal["qdq", "qoperator"]
@@ -41,7 +42,7 @@ class PictureSize(Field[tuple[int, int] | None, str]):
 
 
 @request
-class ConversionRequest(CustomOpsRequest, DataRequest):
+class ConversionRequest(SequenceRequest, CustomOpsRequest, DataRequest):
     """What both have in common.
 
     Attributes:

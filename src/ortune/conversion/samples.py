@@ -14,6 +14,7 @@ from ortune.core.event import Note
 from ortune.data import augment, given
 from ortune.data.feeds import Feeds
 from ortune.measurement.process import WorkerFailed, ask_once, lone
+from ortune.measurement.rolled import Sequenced
 from ortune.model.analysis.facts import facts
 from ortune.model.io import file
 
@@ -50,10 +51,17 @@ def read(asked: ConversionRequest, model: Path, folder: Path) -> ConversionData:
 
 def _samples(asked: ConversionRequest, model: Path, folder: Path) -> Feeds | None:
     shapes, ranges = asked.shapes, asked.ranges
-    inputs = facts(file.load(model)).inputs
+    known = facts(file.load(model))
+    if asked.sequence and asked.data is not None:
+        cpu, digest = Cpu(custom_ops=asked.custom_ops), file.digest(model)
+        rolled = Sequenced(model, digest, known, asked, cpu, shapes, folder)
+        found = rolled.load(asked.data, folder, sink=asked.sink)
+        for text in found.notes:
+            asked.sink(Note(text))
+        return found
     try:
         found = given.samples(
-            asked.data, inputs, folder, shapes=shapes, ranges=ranges, count=_MADE_UP
+            asked.data, known.inputs, folder, shapes=shapes, ranges=ranges, count=_MADE_UP
         )
         if found.synthetic:
             _try(model, found, folder, asked.custom_ops)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,15 +88,28 @@ def check(batch: int, inputs: Sequence[TensorSpec]) -> None:
             )
 
 
-def units(block: NamedArrays, inputs: Sequence[TensorSpec], *, splits: bool) -> Iterator[Unit]:
+def units(
+    block: NamedArrays,
+    inputs: Sequence[TensorSpec],
+    *,
+    splits: bool,
+    spared: Collection[str] = (),
+) -> Iterator[Unit]:
     """Check a block against the inputs and cut it into rows, where its inputs share them.
+
+    Args:
+        block: A file, a line or a dict.
+        inputs: What the model takes.
+        splits: The inputs share a batch dimension.
+        spared: Inputs that the block may leave out.
 
     Raises:
         BadData: It does not fit the inputs, or its labels or groups do not fit it.
     """
     known = checks.by_name(inputs)
     beside = {n: c for n, c in block.columns.items() if n in (LABEL, GROUP) and n not in known}
-    checks.names(block.where, [n for n in block.columns if n not in beside], inputs)
+    checks.names(block.where, [n for n in block.columns if n not in beside], inputs, spared)
+    inputs = [spec for spec in inputs if spec.name in block.columns]
     columns = {spec.name: block.columns[spec.name] for spec in inputs}
     label, group = beside.get(LABEL), beside.get(GROUP)
     lengths = {column.shape[0] if column.shape else None for column in columns.values()}
@@ -125,7 +138,8 @@ def stacked(found: Iterable[Unit], size: int, note: Note) -> Iterator[Unit]:
         if size == 1 or not unit.row:
             yield unit
             continue
-        if waiting and waiting[0].group != unit.group:
+        same = not waiting or waiting[0].tensors.keys() == unit.tensors.keys()
+        if waiting and (waiting[0].group != unit.group or not same):
             dropped, waiting = dropped + len(waiting), []
         waiting.append(unit)
         if len(waiting) == size:

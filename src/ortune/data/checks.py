@@ -33,8 +33,13 @@ def tensors(inputs: Sequence[TensorSpec]) -> None:
             )
 
 
-def names(where: str, found: Collection[str], inputs: Sequence[TensorSpec]) -> None:
-    """Check that exactly the model's inputs are there.
+def names(
+    where: str,
+    found: Collection[str],
+    inputs: Sequence[TensorSpec],
+    spared: Collection[str] = (),
+) -> None:
+    """Check that exactly the model's inputs are there; `spared` ones may be left out.
 
     Raises:
         BadData: One is unknown or missing.
@@ -49,7 +54,7 @@ def names(where: str, found: Collection[str], inputs: Sequence[TensorSpec]) -> N
                 fix=f"its inputs are: {', '.join(known)}; beside them: label, group",
             )
     for spec in inputs:
-        if spec.name not in found:
+        if spec.name not in found and spec.name not in spared:
             raise BadData(
                 f"{where}: input '{spec.name}' is missing",
                 fix=f"add an array '{spec.name}' of {spec.dtype} {spell(spec.shape)}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -63,6 +63,8 @@ def load(
     labels: str | Path | Sequence[Any] | None = None,
     batch: int = 0,
     pictures: Mapping[str, Any] | None = None,
+    spared: Collection[str] = (),
+    steps: Callable[[Iterable[NamedArrays]], Iterator[NamedArrays]] | None = None,
     sink: Sink = silent,
 ) -> Feeds:
     """Read a source into ``OUT/feeds.stream``, one sample at a time, checking each.
@@ -75,6 +77,8 @@ def load(
             labels go by the pictures' file names.
         batch: Samples that will be stacked into one run; checked here, not stacked.
         pictures: Keys of ``preprocess.toml`` in the place of those beside the images.
+        spared: Inputs that samples may leave out, and that no batch is found by.
+        steps: Makes samples of files, lines and dicts in the place of the rule of the batch.
         sink: Receives how far it is.
 
     Raises:
@@ -83,10 +87,10 @@ def load(
     checks.tensors(inputs)
     batches.check(batch, inputs)
     shown = sources.name(source)
-    work = _Loading(inputs, labels, sink)
+    work = _Loading(inputs, labels, sink, spared, splits=steps is None)
     path = out / "feeds.stream"
-    blocks = sources.open_source(source, inputs, work.note, pictures)
-    count = stream.write(path, work.samples(blocks, shown))
+    blocks = sources.open_source(source, inputs, work.note, pictures, spared)
+    count = stream.write(path, work.samples(steps(blocks) if steps else blocks, shown))
     return Feeds(
         path,
         count,
@@ -118,13 +122,18 @@ class _Loading:
         inputs: Sequence[TensorSpec],
         labels: str | Path | Sequence[Any] | None,
         sink: Sink,
+        spared: Collection[str],
+        *,
+        splits: bool,
     ) -> None:
         self._sink, self._told = sink, monotonic()
         self.digests: list[str] = []
         self.labels: list[Any] = []
         self.groups: list[str] = []
         self.notes: dict[str, None] = {}
-        self._inputs = inputs
+        self._inputs, self._spared = inputs, spared
+        shared = [spec for spec in inputs if spec.name not in spared]
+        self._rows = batches.rows(shared) if splits else None
         self._labels: list[Any] | None = None
         self._groups: list[str] | None = None
         self._annotations: Annotations | None = None
@@ -147,11 +156,12 @@ class _Loading:
         Raises:
             BadData: One cannot be used, or there is none.
         """
-        rows = batches.rows(self._inputs)
+        rows = self._rows
         for unit in batches.stacked(self._units(blocks, rows), rows or 1, self.note):
             sample = {
                 spec.name: checks.cast(unit.where, unit.tensors[spec.name], spec, self.note)
                 for spec in self._inputs
+                if spec.name in unit.tensors
             }
             self.digests.append(digest(sample))
             self._keep(unit)
@@ -173,7 +183,8 @@ class _Loading:
         """Yield rows and whole blocks, with labels and groups from the file where one is given."""
         at = 0
         for block in blocks:
-            for unit in batches.units(block, self._inputs, splits=rows is not None):
+            splits, spared = rows is not None, self._spared
+            for unit in batches.units(block, self._inputs, splits=splits, spared=spared):
                 yield self._labelled(unit, at)
                 at += 1
         if self._labels is not None and at and len(self._labels) != at:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,40 +32,43 @@ def open_source(
     inputs: Sequence[TensorSpec],
     note: Note,
     pictures: Mapping[str, Any] | None = None,
+    spared: Collection[str] = (),
 ) -> Iterator[NamedArrays]:
     """Find out what kind of source it is and iterate over its blocks.
 
     Args:
         pictures: Keys of ``preprocess.toml`` in the place of those beside images.
+        spared: Inputs that may be left out.
 
     Raises:
         BadData: It does not exist, is empty or of no known kind.
     """
+    needed = [spec for spec in inputs if spec.name not in spared]
     if callable(source):
         user_function.demand(source, name(source), *user_function.DATA)
         return _called(source, name(source), inputs)
     if isinstance(source, str) and source.startswith(hub.PREFIX):
-        return hub.blocks(source, inputs, note, pictures)
+        return hub.blocks(source, inputs, note, pictures, spared)
     path = Path(source)
     if not path.exists():
         if isinstance(source, str) and user_function.is_function(source):
             return _called(user_function.function(source, *user_function.DATA), source, inputs)
         raise BadData(f"no file or folder {path}", fix=f"give {_KINDS}; or module:function")
     if path.is_dir():
-        return _folder(path, inputs, note, pictures)
+        return _folder(path, inputs, needed, note, pictures)
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return iter([arrays.npz(path)])
     if suffix in (".jsonl", ".ndjson"):
         return _lines(path, inputs)
     if suffix in images.SUFFIXES:
-        return images.blocks([path], path.parent, inputs, note, pictures)
+        return images.blocks([path], path.parent, needed, note, pictures)
     if suffix in wav.SUFFIXES:
-        return sounds.blocks([path], path.parent, inputs, note)
+        return sounds.blocks([path], path.parent, needed, note)
     if suffix in parquet.SUFFIXES:
-        return parquet.blocks([path], inputs, note, pictures)
-    if suffix == ".npy" and len(inputs) == 1:
-        return iter([NamedArrays(path.name, {inputs[0].name: arrays.npy(path)})])
+        return parquet.blocks([path], inputs, note, pictures, spared)
+    if suffix == ".npy" and len(needed) == 1:
+        return iter([NamedArrays(path.name, {needed[0].name: arrays.npy(path)})])
     raise BadData(f"{path} is not of a supported kind", fix=f"give {_KINDS}; or module:function")
 
 
@@ -80,6 +83,7 @@ def name(source: Source) -> str:
 def _folder(
     folder: Path,
     inputs: Sequence[TensorSpec],
+    needed: Sequence[TensorSpec],
     note: Note,
     pictures: Mapping[str, Any] | None,
 ) -> Iterator[NamedArrays]:
@@ -95,15 +99,16 @@ def _folder(
         return (arrays.npz(path) for path in archives)
     parts = [p for p in entries if p.suffix == ".npy" or (p.is_dir() and any(p.glob("*.npy")))]
     if parts:
-        return _per_input(folder, parts, inputs)
+        return _per_input(folder, parts, inputs, needed)
     nested = [q for p in entries if p.is_dir() for q in sorted(p.iterdir(), key=lambda q: q.name)]
     for files in (entries, nested):
         if found := _of_kind(files, images.SUFFIXES):
-            return images.blocks(found, folder, inputs, note, pictures)
+            return images.blocks(found, folder, needed, note, pictures)
         if found := _of_kind(files, wav.SUFFIXES):
-            return sounds.blocks(found, folder, inputs, note)
+            return sounds.blocks(found, folder, needed, note)
     if found := _of_kind(entries, parquet.SUFFIXES):
-        return parquet.blocks(found, inputs, note, pictures)
+        spared = {spec.name for spec in inputs} - {spec.name for spec in needed}
+        return parquet.blocks(found, inputs, note, pictures, spared)
     raise BadData(
         f"no samples in {folder}: "
         + ("it is empty" if not entries else "no file is of a known kind"),
@@ -116,12 +121,16 @@ def _of_kind(files: Sequence[Path], suffixes: frozenset[str]) -> list[Path]:
 
 
 def _per_input(
-    folder: Path, parts: Sequence[Path], inputs: Sequence[TensorSpec]
+    folder: Path,
+    parts: Sequence[Path],
+    inputs: Sequence[TensorSpec],
+    needed: Sequence[TensorSpec],
 ) -> Iterator[NamedArrays]:
     """Read D/NAME.npy (stacked samples) or D/NAME/*.npy (one block a file, in name order)."""
     known = checks.by_name(inputs)
     extra = [part.stem for part in parts if part.stem in (LABEL, GROUP) and part.stem not in known]
-    checks.names(str(folder), [p.stem for p in parts if p.stem not in extra], inputs)
+    spared = set(known).difference(spec.name for spec in needed)
+    checks.names(str(folder), [p.stem for p in parts if p.stem not in extra], inputs, spared)
     stacked = {part.stem: arrays.npy(part) for part in parts if part.is_file()}
     files = {
         part.name: sorted(part.glob("*.npy"), key=lambda path: path.name)

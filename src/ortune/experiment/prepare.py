@@ -212,7 +212,7 @@ def _fed(
                 worker.ask("load")
                 fed = samples.recorded(request, worker, draft)
         else:
-            fed = samples.given(request, facts[MAIN], draft, sink)
+            fed = samples.given(request, facts[MAIN], draft, sink, root / "data")
         fed = fed.known(request, given, sink)
         if known is not None:
             asked = replace(known.job, data_digest=fed.digest)

@@ -17,11 +17,12 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.plugins.user_function import here_counts, is_function
 from ortune.core.request import DataRequest, request
 from ortune.core.workload import Workload
+from ortune.data.sequences.request import SequenceRequest
 from ortune.measurement.job import MAIN
 
 
 @request
-class ExperimentRequest(CustomOpsRequest, DataRequest, BudgetRequest):
+class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRequest):
     """Models, samples to calibrate on and to score, and how the models will be used.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from ortune.data.stream import Stream
 from ortune.experiment.request import ExperimentRequest
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker
+from ortune.measurement.rolled import Sequenced
+from ortune.model.io import file
 from ortune.recipe.build import Material
 
 _RECORDED = 64
@@ -132,8 +134,17 @@ def given_ranges(request: ExperimentRequest) -> GivenRanges | None:
     return None if path is None else reuse.load(Path(path), request.models[0])
 
 
-def given(request: ExperimentRequest, facts: Facts, folder: Path, sink: Sink) -> Feeding:
+def given(
+    request: ExperimentRequest, facts: Facts, folder: Path, sink: Sink, earlier: Path
+) -> Feeding:
     """Read the user's samples, or make some up when there are none.
+
+    Args:
+        request: The job.
+        facts: Of the only model.
+        folder: For the stream files.
+        sink: Told what a person should know.
+        earlier: Where an earlier run of this job has its own.
 
     Raises:
         BadData: They cannot be used with the model, or calibration and evaluation overlap.
@@ -143,16 +154,17 @@ def given(request: ExperimentRequest, facts: Facts, folder: Path, sink: Sink) ->
             "--data cannot feed several models", fix="leave it out; --evaluate feeds them"
         )
     inputs, batch = facts.inputs, request.driven.batch
+    load = _loader(request, facts, folder.parent)
     if request.data is None:
         found = synthetic.make(inputs, folder, shapes=request.shapes, ranges=request.ranges)
         sink(Note("no data: made-up samples, and only exact plans are tried", warning=True))
     else:
-        found = feeds.load(
-            request.data, inputs, folder, labels=request.labels, batch=batch, sink=sink
-        )
+        at = (folder, earlier)
+        found = load(request.data, *at, labels=request.labels, batch=batch, sink=sink)
     own = None
     if request.calibration is not None:
-        own = feeds.load(request.calibration, inputs, folder / "calibration", sink=sink)
+        at = (folder / CALIBRATION, earlier / CALIBRATION)
+        own = load(request.calibration, *at, sink=sink)
         split.disjoint(found, own)
     for text in found.notes:
         sink(Note(text))
@@ -164,6 +176,19 @@ def given(request: ExperimentRequest, facts: Facts, folder: Path, sink: Sink) ->
         codec.digest([content, request.functions_digest()]),
         found,
         own,
+    )
+
+
+def _loader(request: ExperimentRequest, facts: Facts, root: Path) -> Callable[..., Feeds]:
+    """Return what reads a source into a folder, beside that of an earlier run."""
+    if not request.sequence:
+        return lambda source, out, _, **rest: feeds.load(source, facts.inputs, out, **rest)
+    model = request.models[0]
+    found = Sequenced(
+        *(model, file.digest(model), facts, request, request.original, request.shapes, root)
+    )
+    return lambda source, out, earlier, **rest: replace(found, earlier=earlier).load(
+        source, out, **rest
     )
 
 

@@ -16,6 +16,7 @@ from ortune.analysis.calibration_quality import stability
 from ortune.analysis.calibration_quality.probes import QuantizerProbes, probes, settled
 from ortune.analysis.calibration_quality.requests import Calibrate
 from ortune.analysis.calibration_quality.stability import Stability
+from ortune.backends.cpu import Cpu
 from ortune.calibration import ranges_file, tensorrt_cache
 from ortune.calibration.activity import Inactive, activity_probes, inactive
 from ortune.calibration.calibrate import Calibrated, calibrate_groups
@@ -34,6 +35,7 @@ from ortune.core.workload import spread
 from ortune.data import augment as augmenting
 from ortune.data import feeds as feeds_module
 from ortune.data.feeds import Feeds
+from ortune.measurement.rolled import Sequenced
 from ortune.model.analysis import facts as model_facts
 from ortune.model.graph import edit
 from ortune.model.io import file, names
@@ -180,8 +182,13 @@ class _Seen:
 
 def _samples(asked: Calibrate, folder: Path) -> _Seen:
     ways = augmenting.read(asked.augment) if asked.augment else ()
-    samples, inputs = asked.samples or 0, model_facts.facts(file.load(asked.model)).inputs
-    fed = feeds_module.load(asked.source, inputs, folder)
+    samples, facts = asked.samples or 0, model_facts.facts(file.load(asked.model))
+    if asked.sequence:
+        model, cpu = Path(asked.model), Cpu(custom_ops=asked.custom_ops)
+        rolled = Sequenced(model, file.digest(model), facts, asked, cpu, {}, folder)
+        fed = rolled.load(asked.source, folder, sink=asked.sink)
+    else:
+        fed = feeds_module.load(asked.source, facts.inputs, folder)
     notes = list(fed.notes)
     if samples > fed.count:
         notes.append(f"{wording.count(samples, 'sample')} asked for, {fed.count} there")

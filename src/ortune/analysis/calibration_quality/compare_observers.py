@@ -99,6 +99,8 @@ def run(asked: CompareObservers) -> ObserverRanking:
             data=asked.source,
             labels=asked.labels,
             calibration=asked.calibration,
+            sequence=asked.sequence,
+            state=asked.state,
             budget=asked.budget,
             baseline=Cpu(custom_ops=backend.custom_ops),
             time=_SECONDS,

@@ -11,6 +11,7 @@ from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsReque
 from ortune.core.errors import BadSettings
 from ortune.core.fields import File, Option, Out, Source
 from ortune.core.request import request
+from ortune.data.sequences.request import SequenceRequest
 
 OBSERVERS = (
     "min-max",
@@ -25,7 +26,7 @@ OBSERVERS = (
 
 
 @request
-class CalibrationRequest(CustomOpsRequest):
+class CalibrationRequest(SequenceRequest, CustomOpsRequest):
     """What both have in common.
 
     Attributes:

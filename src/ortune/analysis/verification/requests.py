@@ -11,10 +11,11 @@ from ortune.core.capabilities import HERE
 from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsRequest
 from ortune.core.fields import File, Option, Out, Source
 from ortune.core.request import DataRequest, request
+from ortune.data.sequences.request import SequenceRequest
 
 
 @request
-class Verify(BackendRequest, DataRequest, BudgetRequest):
+class Verify(SequenceRequest, BackendRequest, DataRequest, BudgetRequest):
     """Judge whether OTHER answers like REFERENCE, within the budget.
 
     Exit code 0 for proved and likely, 1 when it fails. Without --data the inputs are made up.

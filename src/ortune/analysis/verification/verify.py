@@ -138,6 +138,8 @@ def run(asked: Verify) -> Comparison:
         one,
         data=asked.data,
         labels=asked.labels,
+        sequence=asked.sequence,
+        state=asked.state,
         evaluate=asked.evaluate,
         budget=asked.budget,
         ignore_output=asked.ignore_output,

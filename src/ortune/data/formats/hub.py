@@ -7,7 +7,7 @@ the package has prepared before, is opened.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ def blocks(
     inputs: Sequence[TensorSpec],
     note: Note,
     pictures: Mapping[str, Any] | None = None,
+    spared: Collection[str] = (),
 ) -> Iterator[NamedArrays]:
     """Yield one block a row of ``hf:FOLDER[:split]`` or ``hf:NAME[:split]``.
 
@@ -53,9 +54,10 @@ def blocks(
             fix="save it with dataset.save_to_disk(FOLDER) and give hf:FOLDER; nothing is fetched",
         ) from error
     table = _split(found, split, source)
-    columns = rows.wanted(table.column_names, inputs, note, source)
+    columns = rows.wanted(table.column_names, inputs, note, source, spared)
     _demand(table, source)
-    tensor = rows.pictures(folder if saved else Path(), pictures, inputs, note)
+    needed = [spec for spec in inputs if spec.name not in spared]
+    tensor = rows.pictures(folder if saved else Path(), pictures, needed, note)
     table = table.with_format(None).select_columns(columns)
     for at in range(len(table)):
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ def blocks(
     inputs: Sequence[TensorSpec],
     note: Note,
     pictures: Mapping[str, Any] | None = None,
+    spared: Collection[str] = (),
 ) -> Iterator[NamedArrays]:
     """Yield one block a row, file by file.
 
     Args:
         pictures: Keys of ``preprocess.toml`` in the place of those beside the files.
+        spared: Inputs that may be left out.
 
     Raises:
         BadData: pyarrow is not installed, or a file cannot be read or lacks an input.
@@ -41,12 +43,13 @@ def blocks(
         raise BadData(
             "reading Parquet files needs pyarrow", fix="pip install ortune[parquet]"
         ) from None
-    tensor = rows.pictures(files[0].parent, pictures, inputs, note)
+    needed = [spec for spec in inputs if spec.name not in spared]
+    tensor = rows.pictures(files[0].parent, pictures, needed, note)
     for path in files:
         with arrays.reading(path):
             file = parquet.ParquetFile(path)
         with file:
-            columns = rows.wanted(file.schema_arrow.names, inputs, note, path.name)
+            columns = rows.wanted(file.schema_arrow.names, inputs, note, path.name, spared)
             at = 0
             for group in range(file.num_row_groups):
                 _demand(file.metadata.row_group(group), columns, path)

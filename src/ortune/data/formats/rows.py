@@ -24,16 +24,24 @@ Pictures: TypeAlias = Callable[[Any, str], NDArray[Any]]
 
 
 def wanted(
-    there: Collection[str], inputs: Sequence[TensorSpec], note: Note, where: str
+    there: Collection[str],
+    inputs: Sequence[TensorSpec],
+    note: Note,
+    where: str,
+    spared: Collection[str] = (),
 ) -> list[str]:
     """Return the columns that are read: the inputs, label and group; others are noted.
+
+    Args:
+        spared: Inputs that may be left out.
 
     Raises:
         BadData: An input is missing.
     """
     known = checks.by_name(inputs)
     found = [name for name in there if name in known or name in BESIDE]
-    checks.names(where, [name for name in found if name in known], inputs)
+    demanded = [spec for spec in inputs if spec.name in there or spec.name not in spared]
+    checks.names(where, [name for name in found if name in known], demanded)
     if others := [str(name) for name in there if name not in found]:
         note(f"{where}: columns that are no inputs are not read: {', '.join(others[:8])}")
     return found

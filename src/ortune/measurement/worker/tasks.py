@@ -30,6 +30,7 @@ from ortune.measurement.worker.allocations import arena, nodes
 from ortune.measurement.worker.exports import answer_module, describe_module, export_module
 from ortune.measurement.worker.observers import extents, observe
 from ortune.measurement.worker.peaks import peaks
+from ortune.measurement.worker.rolling import roll
 from ortune.measurement.worker.runtime import (
     capabilities,
     device,
@@ -213,7 +214,20 @@ def precompile(bench: Workbench, out: str) -> dict[str, Any]:
 _TASKS = (
     *(load, score, evaluate, describe, optimize, precompile),
     *(first, burst, device, details, usage, footprint, rest),
-    *(observe, extents, record, laps, recorded, peaks, arena, nodes, capabilities, prepare, takes),
+    *(
+        observe,
+        extents,
+        record,
+        laps,
+        recorded,
+        peaks,
+        arena,
+        nodes,
+        roll,
+        capabilities,
+        prepare,
+        takes,
+    ),
     *(describe_module, answer_module, export_module),
 )
 TASKS: Mapping[str, Callable[..., dict[str, Any]]] = {task.__name__: task for task in _TASKS}

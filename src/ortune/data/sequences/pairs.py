@@ -1,0 +1,186 @@
+"""Which output of a model is the state that an input takes at the next step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ortune.core.errors import BadData
+from ortune.core.facts import TensorSpec
+from ortune.data import checks
+
+_TOKEN = re.compile(r"[A-Za-z]+|\d+|[^A-Za-z\d]+")
+_AFTER = {
+    "present": ("past", "past_key_values"),
+    "out": ("in", "input", ""),
+    "output": ("input", "in", ""),
+    "new": ("old", "prev", ""),
+    "next": ("prev", "previous", ""),
+    "updated": ("",),
+    "final": ("initial", "init", ""),
+    "n": ("0", ""),
+}
+"""Word in an output's name -> words in its place, or none, in the input's."""
+_CACHE = re.compile(r"past|cache|kv", re.IGNORECASE)
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class StatePair:
+    """A state.
+
+    Attributes:
+        output: What the model gives at one step.
+        input: What takes it at the next.
+    """
+
+    output: str
+    input: str
+
+    def __str__(self) -> str:
+        return f"{self.output}:{self.input}"
+
+    @property
+    def grows(self) -> bool:
+        """Whether its name says that it gets longer with every step, from nothing."""
+        return bool(_CACHE.search(self.input))
+
+
+def find(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[StatePair, ...]:
+    """Pair outputs with inputs of one type and shape by the common conventions of their names.
+
+    ``present.0.key`` -> ``past_key_values.0.key``, ``stateN`` -> ``state``, ``hn`` -> ``h0``,
+    ``h_out`` -> ``h_in`` and the like. In the order of the inputs.
+
+    Raises:
+        BadData: There is none.
+    """
+    known, taken = checks.by_name(inputs), dict[str, str]()
+    for output in outputs:
+        for name in _nexts(output.name):
+            if name in known and name not in taken and not _misfit(output, known[name]):
+                taken[name] = output.name
+                break
+    if not taken:
+        raise BadData(
+            f"no output is named like the state of an input: Got outputs {_listed(outputs)}; "
+            f"inputs {_listed(inputs)}",
+            fix="name the states: --state OUT:IN; a model without state needs no --sequence",
+        )
+    return tuple(StatePair(taken[one.name], one.name) for one in inputs if one.name in taken)
+
+
+def named(
+    texts: Sequence[str], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> tuple[StatePair, ...]:
+    """Read pairs such as ``h_out:h`` or ``present.*:past.*``; a star stands for the same twice.
+
+    Raises:
+        BadData: A name is unknown, type or shape differ, or a tensor is in two pairs.
+    """
+    found: list[StatePair] = []
+    for text in texts:
+        for pair in _read(text, inputs, outputs):
+            _demand(pair, inputs, outputs)
+            if pair not in found:
+                found.append(pair)
+    for kind, names in (
+        ("output", [pair.output for pair in found]),
+        ("input", [pair.input for pair in found]),
+    ):
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise BadData(f"{kind} '{twice}' is in two states", fix="give one --state for it")
+    return tuple(found)
+
+
+def _nexts(name: str) -> Iterator[str]:
+    """Yield what an input may be called that takes this output at the next step."""
+    tokens = _TOKEN.findall(name)
+    for at, token in enumerate(tokens):
+        before, after = tokens[:at], tokens[at + 1 :]
+        if not any(part.isalpha() for part in before + after) and token != "present":
+            continue  # output_1 is no state of input_1
+        for word in _AFTER.get(token.lower(), ()):
+            yield "".join(before) + _cased(word, token) + "".join(after)
+            if not word:
+                yield "".join(before[:-1] + after)
+                yield "".join(before + after[1:])
+    for ends in (("Out", "In"), ("N", ""), ("N", "0"), ("n", "0"), ("n", "")):
+        if name.endswith(ends[0]) and len(name) > len(ends[0]):
+            yield name.removesuffix(ends[0]) + ends[1]
+
+
+def _cased(word: str, like: str) -> str:
+    if like.isupper() and len(like) > 1:
+        return word.upper()
+    return word.capitalize() if like[0].isupper() else word
+
+
+def _read(
+    text: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> Iterator[StatePair]:
+    ins, outs = [one.name for one in inputs], [one.name for one in outputs]
+    splits = [(text[:at], text[at + 1 :]) for at, sign in enumerate(text) if sign == ":"]
+    if not splits or not all(any(part) for part in zip(*splits, strict=True)):
+        raise BadData(f"cannot read state '{text[:80]}'", fix="write --state OUTPUT:INPUT")
+    if "*" in text:
+        pairs = [pair for out, to in splits for pair in _starred(out, to, ins, outs)]
+        if not pairs:
+            raise BadData(
+                f"state '{text[:80]}' fits no output and input: Got outputs {_listed(outputs)}; "
+                f"inputs {_listed(inputs)}",
+                fix="a * stands for the same part of both names",
+            )
+        yield from pairs
+        return
+    out, to = next(
+        (pair for pair in splits if pair[0] in outs and pair[1] in ins),
+        next((pair for pair in splits if pair[0] in outs or pair[1] in ins), splits[0]),
+    )
+    for kind, name, every in (("output", out, outputs), ("input", to, inputs)):
+        if name not in [one.name for one in every]:
+            raise BadData(
+                f"state '{text[:80]}': the model has no {kind} '{name[:60]}'",
+                fix=f"its {kind}s are: {_listed(every)}",
+            )
+    yield StatePair(out, to)
+
+
+def _starred(out: str, to: str, ins: Sequence[str], outs: Sequence[str]) -> Iterator[StatePair]:
+    if out.count("*") != 1 or to.count("*") != 1:
+        return
+    form = re.compile(re.escape(out).replace(r"\*", "(.*)"))
+    for name in outs:
+        found = form.fullmatch(name)
+        if found and (target := to.replace("*", found[1])) in ins:
+            yield StatePair(name, target)
+
+
+def _demand(pair: StatePair, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    one, two = checks.by_name(outputs)[pair.output], checks.by_name(inputs)[pair.input]
+    if _misfit(one, two):
+        raise BadData(
+            f"state '{pair}': the output is {one.dtype} {checks.spell(one.shape)}, "
+            f"the input {two.dtype} {checks.spell(two.shape)}",
+            fix="pair an output with the input of its type and shape",
+        )
+
+
+def _misfit(one: TensorSpec, two: TensorSpec) -> bool:
+    """Whether type, rank or a fixed dimension differ; what is not known fits."""
+    if one.dtype and two.dtype and one.dtype != two.dtype:
+        return True
+    if one.shape is None or two.shape is None:
+        return False
+    if len(one.shape) != len(two.shape):
+        return True
+    both = zip(one.shape, two.shape, strict=True)
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in both)
+
+
+def _listed(specs: Sequence[TensorSpec]) -> str:
+    names = [one.name for one in specs]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

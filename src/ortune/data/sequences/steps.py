@@ -1,0 +1,106 @@
+"""A file, line or dict as a sequence: its arrays are cut into steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ortune.core.errors import BadData
+from ortune.core.facts import TensorSpec
+from ortune.data import batches, checks
+from ortune.data.arrays import Column, NamedArrays
+from ortune.data.batches import LABEL
+
+_SAVE = "save arrays of [steps, ...]: one more dimension than the input, or its rows as steps"
+
+
+class Steps:
+    """Cuts blocks into steps, and remembers how many each had.
+
+    An array with one dimension more than its input has the steps in front. Where no array has one,
+    the rows of arrays are the steps, each with a batch of 1. Other arrays are the same at every
+    step; a state is what the first step begins with.
+
+    Attributes:
+        lengths: Steps of every block so far.
+    """
+
+    def __init__(self, inputs: Sequence[TensorSpec], states: Collection[str]) -> None:
+        self._known, self._states = checks.by_name(inputs), frozenset(states)
+        self.lengths: list[int] = []
+
+    def __call__(self, blocks: Iterable[NamedArrays]) -> Iterator[NamedArrays]:
+        """Yield the steps of every block.
+
+        Raises:
+            BadData: A block has no steps, or its arrays differ in their number.
+        """
+        for block in blocks:
+            cut = self._cut(block)
+            count = next(iter(cut.values())).shape[0]
+            self.lengths.append(count)
+            yield from self._steps(block, cut, count)
+
+    def _cut(self, block: NamedArrays) -> Mapping[str, Column]:
+        """Return the arrays that have steps."""
+        fed = {
+            name: column
+            for name, column in block.columns.items()
+            if name in self._known and name not in self._states
+        }
+        cut = {name: column for name, column in fed.items() if self._deep(name, column)} or {
+            name: column for name, column in fed.items() if self._rowed(name, column)
+        }
+        lengths = {name: column.shape[0] for name, column in cut.items()}
+        if not lengths or not max(lengths.values()):
+            held = ", ".join(f"{name} {checks.spell(one.shape)}" for name, one in fed.items())
+            raise BadData(
+                f"{block.where}: no array has steps: Got {held or 'none of the inputs'}", fix=_SAVE
+            )
+        if len({length for length in lengths.values() if length > 1}) > 1:
+            spelled = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise BadData(
+                f"{block.where}: different numbers of steps: {spelled}",
+                fix="give every array as many steps; what does not change has one",
+            )
+        most = max(lengths.values())
+        return {name: column for name, column in cut.items() if column.shape[0] == most}
+
+    def _deep(self, name: str, column: Column) -> bool:
+        shape = self._known[name].shape
+        return shape is not None and len(column.shape) == len(shape) + 1
+
+    def _rowed(self, name: str, column: Column) -> bool:
+        shape = self._known[name].shape
+        first = shape[0] if shape else None
+        single = not isinstance(first, int) or first == 1
+        return bool(column.shape) and single and batches.is_batch(first)
+
+    def _steps(
+        self, block: NamedArrays, cut: Mapping[str, Column], count: int
+    ) -> Iterator[NamedArrays]:
+        label = block.columns.get(LABEL) if LABEL not in self._known else None
+        labelled = label is not None and bool(label.shape) and label.shape[0] == count
+        cut = {**cut, LABEL: label} if labelled and label is not None else cut
+        rows = {name: column.rows() for name, column in cut.items()}
+        whole = {
+            name: Column.of(self._one(name, column))
+            for name, column in block.columns.items()
+            if name not in cut
+        }
+        for at in range(count):
+            columns = {}
+            for name, found in rows.items():
+                row = next(found)
+                deep = name not in self._known or self._deep(name, cut[name])
+                columns[name] = Column.of(row[0] if deep else row)
+            still = {n: c for n, c in whole.items() if not at or n not in self._states}
+            yield NamedArrays(f"{block.where} step {at}", {**still, **columns})
+
+    def _one(self, name: str, column: Column) -> NDArray[Any]:
+        """Return what every step has."""
+        array = column.read()
+        deep = name in self._known and self._deep(name, column) and len(array) == 1
+        return array[0] if deep else array

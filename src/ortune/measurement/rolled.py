@@ -1,0 +1,182 @@
+"""Samples of a model with state: what it gives at one step is fed at the next.
+
+The model is run once, in a worker, over the sequences; what comes out are samples like any others,
+which hold the states too. A sample's digest is that of all steps up to it, so that it does not
+depend on the machine that rolled them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from ortune.core import atomic_write
+from ortune.core.backend import Backend
+from ortune.core.errors import BadData
+from ortune.core.event import Sink, silent
+from ortune.core.facts import Facts
+from ortune.core.plugins import codec
+from ortune.data import feeds as feeds_module
+from ortune.data import stream
+from ortune.data.feeds import Feeds
+from ortune.data.sequences import order, pairs
+from ortune.data.sequences.request import FILE, SequenceAsked
+from ortune.data.sequences.rolling import Rolling
+from ortune.data.sequences.steps import Steps
+from ortune.data.sources import Source
+from ortune.measurement.process import Worker, WorkerFailed, lone
+
+_KEY = "rolled.json"
+_TIMEOUT_S, _RUN_S = 300, 10
+
+
+@dataclass(frozen=True)
+class Sequenced:
+    """A model whose samples are steps.
+
+    Attributes:
+        model: Its file.
+        digest: Of the file.
+        facts: What it takes and gives.
+        asked: How samples are ordered, and the states, where named.
+        backend: What runs it.
+        shapes: Of states at the first step, where given.
+        work: Folder for the worker's files.
+        earlier: Folder of the same samples, rolled by an earlier run.
+    """
+
+    model: Path
+    digest: str
+    facts: Facts
+    asked: SequenceAsked
+    backend: Backend
+    shapes: Mapping[str, tuple[int, ...]]
+    work: Path
+    earlier: Path | None = None
+
+    @property
+    def how(self) -> Rolling:
+        """The states.
+
+        Raises:
+            BadData: There are none, or one that is named cannot be one.
+        """
+        facts, texts = self.facts, self.asked.state
+        found = (
+            pairs.named(texts, facts.inputs, facts.outputs)
+            if texts
+            else pairs.find(facts.inputs, facts.outputs)
+        )
+        states = [pair.input for pair in found]
+        for name in self.shapes:
+            if name not in states:
+                raise BadData(
+                    f"--shape {name}: it is of what is made up, and the samples are given",
+                    fix=f"leave it out, or give it of a state: {', '.join(states)}",
+                )
+        return Rolling(facts.inputs, found, dict(self.shapes))
+
+    def load(
+        self,
+        source: Source,
+        out: Path,
+        *,
+        labels: str | Path | Sequence[Any] | None = None,
+        batch: int = 0,
+        sink: Sink = silent,
+    ) -> Feeds:
+        """Read samples and roll the states through them into ``OUT/feeds.stream``.
+
+        Args:
+            source: See `feeds.load`; inputs that take a state may be left out.
+            out: Folder for the stream file.
+            labels: In the samples' order.
+            batch: Samples that will be stacked into one run.
+            sink: Receives how far it is.
+
+        Raises:
+            BadData: Samples, sequences or states cannot be used.
+        """
+        how = self.how
+        cut = Steps(how.inputs, how.states)
+        read = feeds_module.load(
+            source,
+            how.inputs,
+            out / "given",
+            labels=labels,
+            batch=batch,
+            spared=how.spared,
+            steps=cut if self.asked.sequence == FILE else None,
+            sink=sink,
+        )
+        sequences = order.sequences(self.asked.sequence, read.count, read.groups, cut.lengths)
+        key = codec.digest([read.digests, sequences, how, self.digest, str(self.backend)])
+        path = out / "feeds.stream"
+        if not _kept(self.earlier, key, path):
+            self._roll(read, sequences, how, path, sink)
+        shutil.rmtree(out / "given")
+        atomic_write.write_text(out / _KEY, json.dumps({"key": key}) + "\n")
+        return _feeds(read, sequences, how, path, self.digest)
+
+    def _roll(
+        self,
+        read: Feeds,
+        sequences: Sequence[Sequence[int]],
+        how: Rolling,
+        path: Path,
+        sink: Sink,
+    ) -> None:
+        job = lone(self.model, self.backend, read.stream, self.work, "roll")
+        try:
+            with Worker(job, timeout_s=_TIMEOUT_S + _RUN_S * read.count, sink=sink) as worker:
+                worker.ask("load")
+                worker.ask("roll", out=str(path.resolve()), sequences=sequences, how=how)
+        except WorkerFailed as error:
+            raise BadData(
+                f"states cannot be rolled: {error.failure.reason}",
+                fix=error.failure.fix or "check the model and the data; `ortune inspect` shows it",
+            ) from None
+
+
+def _kept(earlier: Path | None, key: str, path: Path) -> bool:
+    """Take the samples of an earlier run, if they are of the same key; say whether they are."""
+    if earlier is None:
+        return False
+    try:
+        if json.loads((earlier / _KEY).read_text(encoding="utf-8")) != {"key": key}:
+            return False
+        stream.Stream(earlier / path.name)
+    except (OSError, ValueError, BadData):
+        return False
+    try:
+        os.link(earlier / path.name, path)
+    except OSError:
+        shutil.copyfile(earlier / path.name, path)
+    return True
+
+
+def _feeds(
+    read: Feeds, sequences: Sequence[Sequence[int]], how: Rolling, path: Path, model: str
+) -> Feeds:
+    """Return the rolled samples, with labels and groups in their order."""
+    every = [at for one in sequences for at in one]
+    digests, start = [], codec.digest([model, how])
+    for one in sequences:
+        before = start
+        for at in one:
+            before = sha256(f"{before} {read.digests[at]}".encode()).hexdigest()[:16]
+            digests.append(before)
+    return replace(
+        read,
+        stream=path,
+        digests=tuple(digests),
+        labels=None if read.labels is None else tuple(read.labels[at] for at in every),
+        groups=tuple(group for one in order.named(sequences, read.groups) for group in one),
+        notes=(*read.notes, order.told(sequences, how.pairs)),
+    )
