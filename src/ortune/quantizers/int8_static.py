@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Literal, Self
 
 import onnx_ir as ir
 
-from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused
@@ -21,25 +20,19 @@ from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization import int8_rescues
 from ortune.quantization.layers import Layer
-from ortune.quantization.node_filter import chosen, remember_names
-from ortune.quantization.qdq import runtime_rules
+from ortune.quantization.node_filter import chosen
+from ortune.quantization.qdq import float_ends, runtime_rules
 from ortune.quantization.qdq import scope as scopes
-from ortune.quantization.qdq.fold_scales import fold
 from ortune.quantization.qdq.insert import Pairs, grids
 from ortune.quantization.qdq.placement import Placement, place_all
+from ortune.quantization.qdq.prepare import prepare, widen
 from ortune.quantization.qdq.smooth import factors, smoothable
 from ortune.quantization.roles import Role
 from ortune.quantization.weights import embeddings as tables
 from ortune.quantization.weights.integer_weights import Packer
-from ortune.rewrites.layers import transposed_conv
-from ortune.rewrites.layers.depth_to_space import spread_channels_last
-from ortune.rewrites.layers.grouped_conv import widen_groups
 
 _OBSERVER = catalog.load(Observer, "min-max")()
 _CHANNELS = catalog.load(Observer, "channels")()
-
-_GROUP = 32
-"""Channels in a group from which the CPU provider's integer convolution is fast."""
 
 MANY = 20
 """Convolutions of a network deep enough to leave the first few in float."""
@@ -242,6 +235,7 @@ class Int8Static(Quantizer):
                 wide,
                 kind="s8" if signed else self.activations,
                 symmetric=signed or self.symmetric,
+                absorbs=self.target == "cpu",
             )
             pairs = Pairs(editor, steps, smooth, model.opset_imports.get("", 0))
             pairs.put(placement)
@@ -249,6 +243,8 @@ class Int8Static(Quantizer):
                 model.opset_imports.setdefault(MICROSOFT, 1)
             for layer in placement.layers:
                 packer.pack(layer, steps[layer.x].scale, smooth.get(layer.x))
+        if self.target == "cpu":
+            float_ends.part(editor, layers)
         tables.store_tables(
             model, editor, found, packer.constants(), scope.left, alone=self.embeddings
         )
@@ -267,21 +263,13 @@ class Int8Static(Quantizer):
         return self.ops or runtime_rules.of_layers(self.target)
 
     def _prepare(self, model: ir.Model) -> None:
-        remember_names(model)
-        edit.inline(model)
-        fold(model)
-        if self.upsample and "ConvTranspose" not in self._ops():
-            transposed_conv.split_transposed(model, chosen(model, self.exclude, "exclude"))
-        if self.upsample and self.target == "cpu":
-            spread_channels_last(model)
+        to_split = self.upsample and "ConvTranspose" not in self._ops()
+        prepare(model, self.target, self.exclude, split=to_split, spread=self.upsample)
 
     def _widen(self, model: ir.Model) -> None:
         """Join groups of convolutions; not before the accuracy kit has seen their weights."""
         if self.target == "cpu" and "Conv" in self._ops():
-            count = widen_groups(model, _GROUP, chosen(model, self.exclude, "exclude"))
-            if count:
-                groups = wording.count(count, "grouped convolution")
-                edit.note(model, f"{groups} made to have {_GROUP} channels a group")
+            widen(model, self.exclude)
 
     def _place(
         self, model: ir.Model, ranges: Ranges | None

@@ -21,8 +21,9 @@ from ortune.quantization.qdq.nodes import (
     dequantized,
     multiplied,
     put_behind,
+    sum_of_one,
 )
-from ortune.quantization.qdq.placement import Placement, after, float_inputs
+from ortune.quantization.qdq.placement import Placement, absorbed, after, float_inputs
 from ortune.quantization.qdq.smooth import Smoothing
 from ortune.quantization.replace import take_output
 
@@ -65,7 +66,7 @@ class Pairs:
                 # It keeps the float layer before it in float: between a DequantizeLinear and a
                 # QuantizeLinear onnxruntime quantizes the weights of a layer itself, coarsely
                 # (weight_bias_quantization.cc).
-                seen = self._sum_of_one(value, "float")
+                seen = sum_of_one(self._editor, value, "float")
             if value in self._smooth and (factor := self._smooth[value].factor) is not None:
                 seen = multiplied(self._editor, value, (1 / factor).astype(np.float32), home)
             whole = value in placement.replaced
@@ -77,17 +78,9 @@ class Pairs:
         onnxruntime repeats a DequantizeLinear for every reader: what reads it twice, such as GELU
         in primitive operators, would not be fused any more.
         """
-        shared = self._sum_of_one(rounded, "shared")
+        shared = sum_of_one(self._editor, rounded, "shared")
         for node, index in uses:
             node.replace_input_with(index, shared)
-
-    def _sum_of_one(self, value: ir.Value, suffix: str) -> ir.Value:
-        made = self._editor.node("Sum", [value], name=f"{value.name}_{suffix}")
-        made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
-        producer = value.producer()
-        assert producer is not None
-        edit.insert_after(producer, made)
-        return made.outputs[0]
 
     def _pair(
         self,
@@ -130,10 +123,14 @@ def grids(
     *,
     kind: Literal["u8", "s8"],
     symmetric: bool,
+    absorbs: bool = False,
 ) -> dict[ir.Value, Grid]:
     """Return the grid of every tensor of a graph that gets a pair.
 
     Activations of `wide` nodes take 16 bits, with all tensors on the same grid.
+
+    Args:
+        absorbs: The grid behind a Relu or Clip begins at 0 in any case: a kernel absorbs no other.
     """
     touched = {value for node in wide for value in (*float_inputs(node), *node.outputs)}
     touched |= {after(node) for node in wide}
@@ -143,7 +140,7 @@ def grids(
         value: activation(
             smooth[value].seen if value in smooth else ranges[str(source.name)],
             sixteen if source in sources else kind,
-            symmetric=symmetric,
+            symmetric=symmetric and not (absorbs and absorbed(source)),
         )
         for value, source in placement.tensors.items()
     }

@@ -147,8 +147,16 @@ def after(node: ir.Node) -> ir.Value:
     reader = only_reader(value)
     if reader is None or reader.domain or reader.graph is not node.graph:
         return value
-    found = clamp(reader.outputs[0], OPSET) if reader.op_type in ABSORBED else None
-    return reader.outputs[0] if found is not None and found.low == 0 < found.high else value
+    return reader.outputs[0] if absorbed(reader.outputs[0]) else value
+
+
+def absorbed(value: ir.Value) -> bool:
+    """Say whether a Relu or Clip makes a tensor, and cuts it off at zero."""
+    node = value.producer()
+    if node is None or node.op_type not in ABSORBED or node.domain:
+        return False
+    found = clamp(value, OPSET)
+    return found is not None and found.low == 0 < found.high
 
 
 def outside(value: ir.Value, graph: ir.Graph) -> bool:

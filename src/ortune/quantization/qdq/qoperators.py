@@ -92,7 +92,7 @@ class Operators:
         if behind is not None and behind.op_type in ("Relu", "Clip") and not behind.domain:
             after = only_reader(behind.outputs[0])
             grid = qdq.grid(after) if after is not None else None
-            if after is None or grid is None or not _repeats(behind, grid):
+            if after is None or grid is None or not repeats(behind, grid):
                 return None
             behind = after
         if behind is None or behind.op_type != "QuantizeLinear" or not qdq.ours(behind):
@@ -211,7 +211,7 @@ class Operators:
         return [self._editor.constant(f"{value.name}_int32", rounded.astype(np.int32))]
 
 
-def _repeats(node: ir.Node, grid: Constants) -> bool:
+def repeats(node: ir.Node, grid: Constants) -> bool:
     """Whether a grid ends where a Relu or Clip cuts, or within: it need not be written."""
     limits = np.iinfo(grid.zero.dtype)
     scale, zero = float(grid.scale.reshape(-1)[0]), int(grid.zero.reshape(-1)[0])

@@ -99,11 +99,15 @@ _PLAIN: tuple[tuple[Target, Gives, str, str], ...] = (
 )
 """What becomes of operators in their plain use."""
 
+_CHECKED = "onnxruntime qdq_selectors.cc, GetQDQSelection and CheckQDQNodes"
 _WIDE = "16-bit activations"
 _CASES = (
     Rule("Resize", Gives.MOVES, _SELECTORS, "cpu", case="nearest"),
     Rule("Relu", Gives.ABSORBED, _MEASURED, "cpu", case="behind Conv, Gemm or Add"),
     Rule("Clip", Gives.ABSORBED, _MEASURED, "cpu", case="behind Conv, from 0"),
+    Rule("Gemm", Gives.FLOAT, _CHECKED, "cpu", case="before a Relu that no pair repeats"),
+    Rule("Gemm", Gives.FLOAT, _CHECKED, "cpu", case="read by a pair and by others"),
+    Rule("Relu", Gives.FLOAT, _MEASURED, "cpu", case="behind MaxPool"),
     Rule("Mul", Gives.FLOAT, _MEASURED, "cpu", case="by a float constant"),
     Rule("Conv", Gives.FLOAT, _MEASURED, "cpu", case="float output"),
     Rule("Conv", Gives.GUARDED, "onnxruntime weight_bias_quantization.cc", "cpu", case="float"),

@@ -158,6 +158,25 @@ TOYS: dict[tuple[str, str], Toy] = {
     ("Sub", ""): Toy("y = Sub(x_r, v_r)"),
     ("Tanh", ""): Toy("y = Tanh(x_r)"),
     ("Mul", "by a float constant"): Toy("y = Mul(x_r, by)", weights={"by": np.float32(3)}),
+    ("Gemm", "before a Relu that no pair repeats"): Toy(
+        "p = Gemm(x_r, w_r) r = Relu(p) y = Exp(r)",
+        "b,16",
+        weights=SQUARE,
+        pair=False,
+        parts=WIDE.format(1),
+    ),
+    ("Gemm", "read by a pair and by others"): Toy(
+        "p = Gemm(x_r, w_r) "
+        "q_p = QuantizeLinear(p, other, zero) p_r = DequantizeLinear(q_p, other, zero) "
+        "y = Sub(p, p_r)",
+        "b,16",
+        weights=SQUARE,
+        pair=False,
+        parts=WIDE.format(1),
+    ),
+    ("Relu", "behind MaxPool"): Toy(
+        "p = MaxPool<kernel_shape = [2,2]>(x_r) y = Relu(p)",
+    ),
     ("Conv", "float output"): Toy(
         "y = Conv(x_r, w_r)", weights=KERNEL, pair=False, parts=WIDE.format(0)
     ),
