@@ -33,12 +33,13 @@ FACES = (
     ("font-source-serif-pro", f"{SERIF}-It.ttf"),
 )
 MODEL = ("rapidocr", "rapidocr/models/PP-OCRv6_det_small.onnx")
-WORDS = (
+TEXT = (
     "amount balance before carriage charges clause copies customer date delivery discount each "
     "freight goods gross handling invoice item journey kilogram ledger margin note number order "
     "packed page paid parcel payment quantity rate receipt return route sample served shipment "
     "signed stock subtotal supplier terms total transfer unit until value vehicle weight yours"
-).split()
+)
+WORDS = TEXT.split()
 SETTINGS = """\
 channels = "bgr"
 mean = [0.485, 0.456, 0.406]
