@@ -62,7 +62,10 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
 """Name of a table -> the results that it is written from, and its writer."""
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "detectors", "providers-more", "rewriting")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("benchmarks", "detectors", "providers-more", "rewriting")
+    ),
 )
 
 
