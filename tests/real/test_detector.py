@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from benchmarks import detector
 from benchmarks.detector import metrics, ours, records, row, stock
+
 from tests.real.task import missing
 
 PACKAGES = (
