@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,7 @@ def test_verify(home: Path, capsys: pytest.CaptureFixture[str], name: str, code:
 
 
 def test_a_search_scores_both_parts_together(
-    home: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["optimize", "one.onnx", *GIVEN, "-o", "run", "--time", "5s", "--on", "cpu", "--json"]
     assert main(words) == 0
@@ -80,3 +81,6 @@ def test_a_search_scores_both_parts_together(
     scores = [one["scores"][0] for one in map(json.loads, lines) if one.get("scores")]
     assert {one["metric"] for one in scores} == {"map(decode=own_boxes:decode)"}
     assert scores[0]["base"] == pytest.approx(1)
+    (home / "own_boxes.py").write_text("raise AssertionError('a report runs no code')")
+    monkeypatch.delitem(sys.modules, "own_boxes", raising=False)
+    assert main(["report", "run"]) == 0
