@@ -72,7 +72,7 @@ def contestants(shape: Shape, made: Path, folder: Path, threads: int) -> list[Co
         found.append(Contestant(f"level {level}", model, backend))
     files = [
         _made(name, folder / f"{name.replace(' ', '-')}.onnx", cpu, make, model)
-        for name, make in _makers(made / "calibration").items()
+        for name, make in makers(made / "calibration").items()
     ]
     found += files
     if Openvino().missing() is None:
@@ -89,7 +89,7 @@ def contestants(shape: Shape, made: Path, folder: Path, threads: int) -> list[Co
     return found
 
 
-def _makers(calibration: Path) -> dict[str, Callable[[Path, Path], None]]:
+def makers(calibration: Path) -> dict[str, Callable[[Path, Path], None]]:
     """Return how each file of onnxruntime's own tools is made: name -> maker."""
     return {
         "fp16 file": _half,

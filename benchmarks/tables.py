@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables_of_accuracy import coverage, power
+from benchmarks.tables_of_accuracy import coverage, detector, power
 from benchmarks.tables_of_first_minutes import demos, installed, pythons
 from benchmarks.tables_of_serving import overhead, peers, pinned, soak
 from benchmarks.tables_of_speed import aa_cells, aa_summary, again, main_job, readme, uninterrupted
@@ -51,6 +51,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "precision": ("precision", precision),
     "gains": ("gains", gains),
     "buckets": ("buckets", buckets),
+    "detector": ("detector", detector),
     "openvino overhead": ("openvino_overhead", openvino_overhead),
     "replay": ("replay", replayed),
     "serving peers": ("serving_peers", peers),
@@ -61,7 +62,10 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
 """Name of a table -> the results that it is written from, and its writer."""
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "providers-more", "rewriting")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("benchmarks", "detectors", "providers-more", "rewriting")
+    ),
 )
 
 

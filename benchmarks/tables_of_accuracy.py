@@ -1,4 +1,4 @@
-"""Tables of coverage and power."""
+"""Tables of coverage and power, and of a detector in int8."""
 
 from __future__ import annotations
 
@@ -59,3 +59,24 @@ def _both(row: Results | None) -> str:
         return ""
     now, before = (percent(row[key] / row["draws"], 0) for key in ("proved", "formerly"))
     return f"{now} ({before})"
+
+
+def detector(results: Results) -> str:
+    """Return what each int8 file of the text detector scores, and its size."""
+    rows = []
+    for row in results["rows"]:
+        name = row["recipe"] if row["by"] != "ortune" else f"`{row['recipe']}`"
+        if "error" in row:
+            rows.append([row["by"], name, None, None, None, None, row["error"].replace("`", "'")])
+            continue
+        change = (
+            None if not row["by"] else f"{100 * (row['map'] - results['rows'][0]['map']):+.2f}"
+        )
+        verdict = row["verdict"] if row["by"] else None
+        rows.append(
+            [row["by"], name, f"{row['map']:.4f}", change, f"{row['map50']:.4f}",
+             f"{row['bytes'] / 1e6:.2f}", verdict]
+        )  # fmt: skip
+    head = ["made by", "recipe", "map", "points", "map(iou=0.5)", "MB", "within a point"]
+    told = f"{results['pages']} pages with {results['boxes']} lines of text; no page calibrated."
+    return f"{told}\n\n{table(head, rows)}"

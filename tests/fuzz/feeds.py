@@ -19,7 +19,7 @@ from ortune.calibration import ranges_file
 from ortune.core.facts import TensorSpec
 from ortune.data import feeds
 from ortune.data.stream import Stream
-from tests.fuzz import archives, mutate
+from tests.fuzz import archives, formats, mutate
 from tests.fuzz.models import FIXTURES
 from tests.fuzz.target import Broken, Case, Target
 
@@ -27,6 +27,7 @@ INPUTS = (
     TensorSpec("x", "float32", ("batch", 4)),
     TensorSpec("ids", "int64", ("batch", None), rows=100),
 )
+SOUNDS = (TensorSpec("x", "float32", ("batch", None)),)
 PICTURES = (TensorSpec("x", "float32", ("batch", 3, 8, 8)),)
 _TEXTS = (*INPUTS, TensorSpec("words", "str", ("batch",)), TensorSpec("half", "bfloat16", None))
 _DESCRIPTIONS = (
@@ -117,7 +118,7 @@ def arrays() -> dict[str, np.ndarray]:
 
 def draw(rng: Random) -> Case:
     """Change samples of one of the kinds, or a file that is read beside them."""
-    kind = rng.randrange(10)
+    kind = rng.randrange(13)
     if kind < 3:
         held = [(f"{name}.npy", npy(one)) for name, one in arrays().items()]
         at = rng.randrange(len(held))
@@ -135,7 +136,11 @@ def draw(rng: Random) -> Case:
         return Case("a folder of .npy", files)
     if kind < 7:
         return _lines(rng)
-    return rng.choice((_labels, _ranges, _results, _picture, _stream))(rng)
+    if kind < 10:
+        return rng.choice((_labels, _ranges, _results, _picture, _stream))(rng)
+    return rng.choice((formats.sound, formats.table, partial(formats.boxes, picture=png(8, 8))))(
+        rng
+    )
 
 
 def changed(rng: Random, data: bytes) -> bytes:
@@ -253,6 +258,8 @@ def _samples(folder: Path) -> None:
     source = next(path for path in sorted(folder.iterdir()) if path.stem == "d")
     labels = next((path for path in folder.iterdir() if path.stem == "l"), None)
     inputs = PICTURES if (source / "a.png").exists() else INPUTS
+    if (source / "a.wav").exists():
+        inputs = SOUNDS
     if source.suffix == ".jsonl" and b"words" in source.read_bytes():
         inputs = _TEXTS
     out = folder / "out"
@@ -402,6 +409,7 @@ def corpus() -> Sequence[Callable[[], Case]]:
         lambda: Case("no zip", {"d.npz": b"hello"}),
         lambda: Case("an empty folder", {"d/.hidden": b""}),
         lambda: Case("a .npy of its own", {"d.npy": headed(described())}),
+        *formats.corpus(png(8, 8)),
         *(partial(_pictured, text) for text in _PREPROCESS),
         partial(_pictured, "", 60_000, 60_000, 1),
         partial(_pictured, "", 2**31 - 1, 2**31 - 1, 1),

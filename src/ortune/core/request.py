@@ -91,8 +91,8 @@ class DataRequest(Request):
     """Samples, or how to make them up.
 
     Attributes:
-        data: Samples: a folder of .npz, .npy per input or images, a .jsonl file, or
-            module:function.
+        data: Samples: a folder of .npz, .npy per input, images or .wav, a .jsonl or .parquet
+            file, hf:FOLDER[:split] of a saved dataset, or module:function.
         shapes: Shape of a made-up input, such as x:1x3x320x320.
         ranges: Values of a made-up input, such as ids:0..30521.
     """

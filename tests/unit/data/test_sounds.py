@@ -166,6 +166,9 @@ def test_the_rate_goes_to_an_input_and_must_be_the_models(tmp_path: Path) -> Non
     assert "sound of 8000 Hz is resampled to 16000" in found.notes
     wanted = 8000 / 32768 * np.sin(2 * np.pi * 440 * np.arange(1600) / 16000)
     assert abs(samples[0]["audio"][0] - wanted)[100:-100].max() < 0.002
+    (tmp_path / "d" / "sound.toml").write_text("rate = 9999999\nresample = true")
+    with pytest.raises(BadData, match=r"9999999 is no simple fraction\n  fix: "):
+        load(tmp_path / "d", tmp_path)
     write(tmp_path / "d" / "b.wav", tone(800))
     (tmp_path / "d" / "sound.toml").write_text("")
     with pytest.raises(BadData, match=r"b.wav has 16000 Hz, that of the first file is 8000"):

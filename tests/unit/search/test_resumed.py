@@ -14,10 +14,12 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.metric import Metric
 from ortune.core.study import Study
 from ortune.core.trial import Plan
 from ortune.experiment.ledger import Ledger, write_header
 from ortune.metrics.function import Function
+from ortune.metrics.map import Map
 from ortune.metrics.score import EvaluateScore
 from ortune.search import resumed
 from ortune.search.optimize import optimize
@@ -53,9 +55,11 @@ def test_code_that_nobody_named_now(tmp_path: Path, batch: int) -> None:
     resumed.demand(root, asked(study), [Cpu(custom_ops=("./mine.so",))])
 
 
-@pytest.mark.parametrize("metric", [Function(path="mine:fn"), EvaluateScore(path="mine:fn")])
+@pytest.mark.parametrize(
+    "metric", [Function(path="mine:fn"), EvaluateScore(path="mine:fn"), Map(decode="mine:fn")]
+)
 def test_a_metric_that_nobody_named_now(
-    tmp_path: Path, metric: Function, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, metric: Metric, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.py").write_text("open('ran', 'w')\ndef fn(*_): return 1\n")
     monkeypatch.chdir(tmp_path)
@@ -65,7 +69,8 @@ def test_a_metric_that_nobody_named_now(
     with pytest.raises(BadData, match="names code that was not asked for: 'mine:fn'"):
         resumed.demand(root, asked(study), [Cpu()])
     assert not (tmp_path / "ran").exists()
-    resumed.demand(root, asked(study, data="d", budget="mine:fn>=0.9"), [Cpu()])
+    budget = "mine:fn>=0.9" if not isinstance(metric, Map) else f"{metric}>=0.9"
+    resumed.demand(root, asked(study, data="d", budget=budget), [Cpu()])
 
 
 def test_threads_that_nobody_asked_for_now(tmp_path: Path) -> None:

@@ -12,6 +12,13 @@ _HALF, _BETA = 10, 5.0
 """Zero crossings on each side, and the Kaiser window's shape: scipy.signal.resample_poly's."""
 _BLOCK = 1 << 16
 """Outputs at once."""
+_LARGEST = 50_000
+"""Of both sides of the ratio in lowest terms: the filter has twenty times as many taps."""
+
+
+def fits(own: int, wanted: int) -> bool:
+    """Say whether a signal can be brought from one rate in Hz to the other."""
+    return max(own, wanted) // math.gcd(own, wanted) <= _LARGEST
 
 
 def resampled(signal: NDArray[np.float32], own: int, wanted: int) -> NDArray[np.float32]:
@@ -21,7 +28,7 @@ def resampled(signal: NDArray[np.float32], own: int, wanted: int) -> NDArray[np.
 
     Args:
         own: Its rate in Hz.
-        wanted: The new one.
+        wanted: The new one, which `fits`.
     """
     common = math.gcd(own, wanted)
     up, down = wanted // common, own // common

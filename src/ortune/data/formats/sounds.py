@@ -113,6 +113,11 @@ def _demand_rate(one: Wav, rate: int, settings: Sound, note: Note) -> None:
             f"{one.path} has {one.rate} Hz, {wanted} is {rate}",
             fix=f"write rate = {rate} and resample = true into {SETTINGS}, or convert the file",
         )
+    if not resample.fits(one.rate, rate):
+        raise BadData(
+            f"{one.path} has {one.rate} Hz, of which {rate} is no simple fraction",
+            fix="convert the file",
+        )
     note(f"sound of {one.rate} Hz is resampled to {rate}")
 
 
