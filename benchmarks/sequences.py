@@ -3,7 +3,7 @@
     python -m benchmarks.sequences [name ...]
 
 Each recipe is built twice from the same steps of the same sequences: with the states that the
-original gives from step to step, and with zeros in their place, in the same shapes. Both files then
+original gives from step to step, and with zeros in their place, in the same shapes. Both then
 run freely over sequences that did not calibrate, each fed its own states, beside the original.
 Scores alone, no times: ``benchmarks/results/sequences.json``. A few minutes on any machine.
 """
