@@ -71,6 +71,23 @@ def precision(results: Results) -> str:
     return f"{where(results)}\n\n{table(head, rows)}"
 
 
+def sequences(results: Results) -> str:
+    """Return one row a recipe: calibrated on rolled states, and on zeros."""
+    rows = []
+    for name, case in results["cases"].items():
+        kinds = {(*row["steps"], row["states"]): row for row in case["rows"]}
+        for steps in dict.fromkeys(tuple(row["steps"]) for row in case["rows"]):
+            spelled = " ".join(_quoted(step) for step in steps if step != "simplify")
+            rolled, zeros = (kinds[(*steps, kind)] for kind in ("rolled", "zeros"))
+            rows.append(
+                [name, f"`{spelled}`", f"{rolled['snr']:.1f} dB", f"{zeros['snr']:.1f} dB",
+                 case["measure"], f"{case['original']:.4f}", f"{rolled['second']:.4f}",
+                 f"{zeros['second']:.4f}"]
+            )  # fmt: skip
+    head = ["model", "steps behind `simplify`", "SNR, rolled", "SNR, zeros", "also"]
+    return f"{where(results)}\n\n{table([*head, 'original', 'rolled', 'zeros'], rows)}"
+
+
 def gains(results: Results) -> str:
     """Return the races of rewritten models against the first of each."""
     rows = []
