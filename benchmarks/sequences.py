@@ -2,9 +2,10 @@
 
     python -m benchmarks.sequences [name ...]
 
-Each recipe is built twice from the same steps of the same sequences: with the states that the
-original gives from step to step, and with zeros in their place, in the same shapes. Both then
-run freely over sequences that did not calibrate, each fed its own states, beside the original.
+Each recipe is built from the same steps of the same sequences: with the states that the original
+gives from step to step, with zeros in their place in the same shapes, and, where a cache grows,
+with zeros of one length, as one would make samples by hand. All then run freely over sequences
+that did not calibrate, each fed its own states, beside the original.
 Scores alone, no times: ``benchmarks/results/sequences.json``. A few minutes on any machine.
 """
 
@@ -43,7 +44,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "sequences.json"
 SILERO = installed("silero-vad", "silero_vad/data/silero_vad_16k_op15.onnx")
 CALIBRATING, SCORED, TOKENS, WORDS, BLOCKS = 8, 8, 32, 32000, 6
-STATES = ("rolled", "zeros")
+ROLLED, ZEROS, LONG = "rolled", "zeros", "zeros of one length"
 
 Steps = list[dict[str, NDArray[Any]]]
 Run = Callable[..., dict[str, NDArray[Any]]]
@@ -173,12 +174,12 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
     pairs = find(known.inputs, known.outputs)
     states = {pair.output: pair.input for pair in pairs}
     fed = calibration(model, case.calibrating(), folder)
-    first = {name: array.shape for name, array in stream.Stream(fed["rolled"].stream)[0].items()}
+    first = {name: array.shape for name, array in stream.Stream(fed[ROLLED].stream)[0].items()}
     begins = {name: np.zeros(first[name], np.float32) for name in states.values()}
     wanted = answers(runner(model), scored, states, begins, case.output)
     rows = []
     for recipe in case.recipes:
-        for kind in STATES:
+        for kind in fed:
             path = folder / f"{len(rows)}.onnx"
             made = Recipe("sequences", tuple(step(text) for text in recipe))
             build(model, made, path, feeds=fed[kind])
@@ -190,7 +191,7 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
             path.unlink()
     return {
         "pairs": [str(pair) for pair in pairs],
-        "calibrated": fed["rolled"].count,
+        "calibrated": fed[ROLLED].count,
         "scored": len(wanted),
         "measure": case.measure,
         "original": case.second(wanted, wanted),
@@ -199,7 +200,7 @@ def run(case: Case, folder: Path) -> dict[str, Any]:
 
 
 def calibration(model: Path, sequences: Sequence[Steps], folder: Path) -> dict[str, Feeds]:
-    """Return the same steps twice: with the states as they run, and with zeros in their place."""
+    """Return the same steps with the states as they run, and with zeros in their place."""
 
     def samples() -> Iterator[dict[str, Any]]:
         for number, steps in enumerate(sequences):
@@ -208,16 +209,29 @@ def calibration(model: Path, sequences: Sequence[Steps], folder: Path) -> dict[s
     known, digest = facts(file.load(model)), file.digest(model)
     asked = Sequenced(model, digest, known, _Ordered(), Cpu(threads=1), {}, folder)
     rolled = asked.load(samples, folder / "rolled")
-    states = {pair.input for pair in find(known.inputs, known.outputs)}
-    path = folder / "zeros.stream"
-    stream.write(
-        path,
-        (
-            {n: np.zeros_like(a) if n in states else a for n, a in one.items()}
-            for one in stream.Stream(rolled.stream)
-        ),
-    )
-    return {"rolled": rolled, "zeros": replace(rolled, stream=path)}
+    names = {pair.input for pair in find(known.inputs, known.outputs)}
+    growing = dict(asked.how.growing())
+    longest = dict.fromkeys(growing, TOKENS - 1)
+    found = {ROLLED: rolled}
+    for kind, lengths in ((ZEROS, {}), *([(LONG, longest)] if growing else [])):
+        path = folder / f"{len(found)}.stream"
+        stream.write(
+            path,
+            (
+                {n: _zeros(a, growing.get(n), lengths.get(n)) if n in names else a
+                 for n, a in one.items()}
+                for one in stream.Stream(rolled.stream)
+            ),
+        )  # fmt: skip
+        found[kind] = replace(rolled, stream=path)
+    return found
+
+
+def _zeros(state: NDArray[Any], axis: int | None, length: int | None) -> NDArray[Any]:
+    """Return zeros of the state's shape, or of another length."""
+    if axis is None or length is None:
+        return np.zeros_like(state)
+    return np.zeros((*state.shape[:axis], length, *state.shape[axis + 1 :]), state.dtype)
 
 
 def answers(

@@ -72,20 +72,15 @@ def precision(results: Results) -> str:
 
 
 def sequences(results: Results) -> str:
-    """Return one row a recipe: calibrated on rolled states, and on zeros."""
+    """Return one row a recipe and kind of states that it was calibrated on."""
     rows = []
     for name, case in results["cases"].items():
-        kinds = {(*row["steps"], row["states"]): row for row in case["rows"]}
-        for steps in dict.fromkeys(tuple(row["steps"]) for row in case["rows"]):
-            spelled = " ".join(_quoted(step) for step in steps if step != "simplify")
-            rolled, zeros = (kinds[(*steps, kind)] for kind in ("rolled", "zeros"))
-            rows.append(
-                [name, f"`{spelled}`", f"{rolled['snr']:.1f} dB", f"{zeros['snr']:.1f} dB",
-                 case["measure"], f"{case['original']:.4f}", f"{rolled['second']:.4f}",
-                 f"{zeros['second']:.4f}"]
-            )  # fmt: skip
-    head = ["model", "steps behind `simplify`", "SNR, rolled", "SNR, zeros", "also"]
-    return f"{where(results)}\n\n{table([*head, 'original', 'rolled', 'zeros'], rows)}"
+        for row in case["rows"]:
+            steps = " ".join(_quoted(step) for step in row["steps"] if step != "simplify")
+            second = f"{case['measure']}: {case['original']:.4f} to {row['second']:.4f}"
+            rows.append([name, f"`{steps}`", row["states"], f"{row['snr']:.1f} dB", second])
+    head = ["model", "steps behind `simplify`", "calibrated on", "SNR", "task"]
+    return f"{where(results)}\n\n{table(head, rows)}"
 
 
 def gains(results: Results) -> str:
