@@ -26,6 +26,7 @@ from benchmarks.tables_of_the_rest import (
     openvino_overhead,
     precision,
     replayed,
+    sequences,
     tune,
 )
 
@@ -53,6 +54,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "buckets": ("buckets", buckets),
     "detector": ("detector", detector),
     "openvino overhead": ("openvino_overhead", openvino_overhead),
+    "sequences": ("sequences", sequences),
     "replay": ("replay", replayed),
     "serving peers": ("serving_peers", peers),
     "serving overhead": ("serving_overhead", overhead),
@@ -60,12 +62,10 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "serving soak": ("serving_soak", soak),
 }
 """Name of a table -> the results that it is written from, and its writer."""
+_TABLED = ("benchmarks", "detectors", "providers-more", "rewriting", "sequences")
 PAGES = (
     ROOT / "README.md",
-    *(
-        ROOT / "docs" / f"{name}.md"
-        for name in ("benchmarks", "detectors", "providers-more", "rewriting")
-    ),
+    *(ROOT / "docs" / f"{name}.md" for name in _TABLED),
 )
 
 

@@ -71,6 +71,18 @@ def precision(results: Results) -> str:
     return f"{where(results)}\n\n{table(head, rows)}"
 
 
+def sequences(results: Results) -> str:
+    """Return one row a recipe and kind of states that it was calibrated on."""
+    rows = []
+    for name, case in results["cases"].items():
+        for row in case["rows"]:
+            steps = " ".join(_quoted(step) for step in row["steps"] if step != "simplify")
+            second = f"{case['measure']}: {case['original']:.4f} to {row['second']:.4f}"
+            rows.append([name, f"`{steps}`", row["states"], f"{row['snr']:.1f} dB", second])
+    head = ["model", "steps behind `simplify`", "calibrated on", "SNR", "task"]
+    return f"{where(results)}\n\n{table(head, rows)}"
+
+
 def gains(results: Results) -> str:
     """Return the races of rewritten models against the first of each."""
     rows = []

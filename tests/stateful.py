@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-WIDTH, HELD, WORDS = 4, 6, 50
+WIDTH, HELD, WORDS = 16, 24, 50
 _FLOAT, _INT = TensorProto.FLOAT, TensorProto.INT64
 
 

@@ -27,7 +27,7 @@ def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
     for at in range(SEQUENCES):
-        np.savez(folder / f"{at:02}.npz", x=drawn(at))
+        np.savez(folder / f"{at:02}.npz", x=drawn(at)[:, 0])
     return folder
 
 
