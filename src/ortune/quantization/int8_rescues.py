@@ -44,6 +44,17 @@ def products(facts: Facts) -> int:
     return facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
 
 
+def has_head(facts: Facts, least: int) -> bool:
+    """Say whether a last product may become integer: an output is known to be as wide, or may be.
+
+    Args:
+        least: Columns from which a product is quantized.
+    """
+    lasts = [one.shape[-1] for one in facts.outputs if one.shape]
+    wide = not lasts or any(not isinstance(last, int) or last >= least for last in lasts)
+    return products(facts) > 0 and wide
+
+
 def prepared(last: Quantizer, facts: Facts, *, smoothed: bool) -> Iterator[tuple[Step, ...]]:
     """Yield the accuracy kit in front of a static int8 step.
 

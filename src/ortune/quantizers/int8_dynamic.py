@@ -83,8 +83,8 @@ class Int8Dynamic(Quantizer):
         products = facts.ops.get("MatMul", 0) + facts.ops.get("Gemm", 0)
         if facts.has("LSTM", "com.microsoft::Attention") or products > 1:
             yield cls()
-        if products > 1 and facts.embeds:
-            yield cls(embeddings=True)
+            if facts.embeds:
+                yield cls(embeddings=True)
         if facts.has("LSTM") and products:
             yield cls(ops=("LSTM",))
 

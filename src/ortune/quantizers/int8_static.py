@@ -120,25 +120,30 @@ class Int8Static(Quantizer):
     def offers(cls, facts: Facts, backend: Backend, capabilities: Capabilities) -> Iterable[Self]:
         """Yield plain rounding, and what may help the kind of network.
 
-        For transformers outliers are smoothed and split off, once with tables in integers; deep
-        convolutional networks are also tried with clipped ranges, with the first convolutions in
-        float and with the head in integers, as other tools have it: half the file.
+        For transformers outliers are smoothed and split off; deep convolutional networks are also
+        tried with clipped ranges and with the first convolutions in float. One more has in
+        integers what plain rounding leaves in float, tables and the head: half the file.
         """
         if "int8" not in backend.arithmetic or facts.quantized:
             return
         base = cls._for(backend, capabilities)
         products = int8_rescues.products(facts)
-        if products > 1 and facts.has("Softmax", "LayerNormalization"):
-            yield replace(base, smooth=0.75, split=4)
-        if facts.has("Conv", "ConvTranspose") or products > 1:
+        convolves = facts.has("Conv", "ConvTranspose")
+        attends = products > 1 and facts.has("Softmax", "LayerNormalization")
+        smoothed = replace(base, smooth=0.75, split=4)
+        if attends:
+            yield smoothed
+        if convolves or products > 1:
             yield base
-        if products > 1 and facts.has("Softmax", "LayerNormalization") and facts.embeds:
-            yield replace(base, smooth=0.75, split=4, embeddings=True)
-        if facts.ops.get("Conv", 0) >= MANY:
+        tables = facts.embeds and runtime_rules.takes_tables(base.target)
+        head = convolves and int8_rescues.has_head(facts, base.min_side)
+        deep = facts.ops.get("Conv", 0) >= MANY
+        if deep:
             yield replace(base, observer=catalog.load(Observer, "percentile")())
             yield replace(base, keep_first=3)
-            if products:
-                yield replace(base, head=True)
+        if (convolves or products > 1) and (tables or head):
+            plain = base if deep or not attends else smoothed
+            yield replace(plain, embeddings=tables, head=head)
 
     @classmethod
     def _for(cls, backend: Backend, capabilities: Capabilities) -> Self:

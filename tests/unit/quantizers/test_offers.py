@@ -65,7 +65,8 @@ RECURRENT = {"LSTM": 2, "GRU": 1, "MatMul": 1}
                 "int8-static(head=true)",
             ],
         ),
-        (CPU, {"Conv": 2, "Gemm": 1}, ["int8-static"]),
+        (CPU, {"Conv": 2, "Gemm": 1}, ["int8-static", "int8-static(head=true)"]),
+        (CPU, {"Conv": 2}, ["int8-static"]),
         (
             CPU,
             TRANSFORMER,
@@ -159,6 +160,45 @@ def test_tables_of_tokens_are_offered_in_integers() -> None:
     found = [r.name for r in recipes(DECODER, Made(can=CPU), Capabilities(instruction_sets=VNNI))]
     assert "int8-dynamic(embeddings=true)" in found
     assert "int8-static(embeddings=true, smooth=0.75, split=4)" in found
+
+
+def whole(ops: dict[str, int], backend: Backend, *, rows: int | None, last: int) -> list[str]:
+    """Return the offers that take tables or heads, of a network whose answers are so wide."""
+    given = (TensorSpec("ids", "int64", (1, "n"), rows=rows),)
+    made = (TensorSpec("answer", "float32", (1, last)),)
+    facts = Facts(ops, sum(ops.values()), 1, 1, {}, 19, 8, given, made)
+    classes = [catalog.load(Quantizer, name) for name in catalog.names(Quantizer)]
+    offered = Capabilities(instruction_sets=VNNI)
+    found = [str(step) for cls in classes for step in cls.offers(facts, backend, offered)]
+    return [name for name in found if "head" in name or "embeddings" in name]
+
+
+VISION = TRANSFORMER | {"Conv": 1}
+TEXT_CNN = {"Gather": 1, "Conv": 3, "Gemm": 1}
+READER = {"Gather": 1, "LSTM": 1}
+
+
+@pytest.mark.parametrize(
+    ("ops", "rows", "last", "expected"),
+    [
+        (VISION, None, 1000, ["int8-static(head=true, smooth=0.75, split=4)"]),
+        (VISION, None, 2, []),
+        (CNN, None, 10, []),
+        (TEXT_CNN, 500, 20, ["int8-static(embeddings=true, head=true)"]),
+        (TEXT_CNN, 500, 2, ["int8-static(embeddings=true)"]),
+        (READER, 500, 2, ["int8-dynamic(embeddings=true)"]),
+    ],
+)
+def test_tables_and_heads_are_one_plan_more(
+    ops: dict[str, int], rows: int | None, last: int, expected: list[str]
+) -> None:
+    assert whole(ops, Made(can=CPU), rows=rows, last=last) == expected
+
+
+def test_what_takes_no_table_is_offered_the_head_alone() -> None:
+    assert whole(TEXT_CNN, Tensorrt(), rows=500, last=20) == [
+        "int8-static(target=tensorrt, head=true)"
+    ]
 
 
 def test_four_bits_are_tried_after_eight() -> None:
