@@ -185,6 +185,8 @@ class _Changed:
         self, plain: Mapping[str, ir.Node], form: ir.Model, inside: Collection[str]
     ) -> None:
         self._form = form
+        if any(node.name in inside for body in form.graph.subgraphs() for node in body):
+            raise Refused("a region lies in a body", fix="build it alone")
         self._nodes = {
             node
             for node in form.graph
