@@ -73,7 +73,7 @@ def solve(
     """Return the fastest choice whose summed cost, corrected, keeps what is allowed.
 
     An integer programme: x[region, precision] is 0 or 1, one a region; y[border] is 1 where its
-    sides differ. Of solutions as fast the one of least cost is taken. One thread and no randomness:
+    sides differ. Of solutions as fast the one of least cost is taken. One thread, no randomness:
     equal questions, equal answers, unless the time limit ends the search of a very large one.
 
     Args:
@@ -154,7 +154,8 @@ class _Programme:
     def _posed(self) -> tuple[Highs, float]:
         import highspy  # a solver is loaded where one is needed
 
-        highs: Any = highspy.Highs()
+        make: Any = highspy.Highs  # untyped
+        highs = make()
         highs.silent()
         highs.setOptionValue("threads", 1)
         highs.setOptionValue("random_seed", 1)
@@ -207,5 +208,5 @@ class _Programme:
 
 
 def _scale(numbers: Sequence[float]) -> float:
-    """Return what numbers are divided by, so that the solver's tolerances are small beside them."""
+    """Return what numbers are divided by: tolerances of the solver are absolute."""
     return max(map(abs, numbers), default=0.0) or 1.0
