@@ -176,15 +176,20 @@ class Known:
 
     @cached_property
     def _choices(self) -> Mapping[str, Sequence[Choice]]:
+        """What makes no difference stays as it is: the plan's step leaves it in float already."""
         own = {r.region: Choice(_OWN, -_gain(r), _cost(r)) for r in self.survey.regions}
-        return {name: (Choice(_FLOAT, 0.0, 0.0), one) for name, one in own.items()}
+        given_back = Choice(_FLOAT, 0.0, 0.0)
+        return {
+            name: (one, given_back) if one.time or one.cost else (one,)
+            for name, one in own.items()
+        }
 
     @cached_property
     def _unmeasured(self) -> frozenset[str]:
-        return frozenset(n for n, (_, own) in self._choices.items() if not own.measured)
+        return frozenset(name for name, (own, *_) in self._choices.items() if not own.measured)
 
     def _summed(self, left: frozenset[str]) -> float:
-        taken = (own for name, (_, own) in self._choices.items() if name not in left)
+        taken = (own for name, (own, *_) in self._choices.items() if name not in left)
         return math.fsum(one.cost for one in taken if one.measured)
 
     @cached_property
