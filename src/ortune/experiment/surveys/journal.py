@@ -80,7 +80,7 @@ def _record(line: bytes, path: Path) -> Survey | MixtureTried:
         (name, held), *more = found.items()
         if more or name not in _KINDS:
             raise ValueError(f"'{name}' is no record of regions")
-        stored.demand(held, str(path), fix=stored.DISTRUST)
+        stored.demand(held, str(path), fix=stored.DISTRUST, signed=True)
         return codec.decode(_KINDS[name], held)
     except BadSettings as error:
         raise BadData(error.what, fix=error.fix) from None
