@@ -86,10 +86,10 @@ def test_far_from_the_limit_single_losses_count() -> None:
     made = survey(
         region("a", 0.3, 0.02), region("b", 0.05, 0.2), region("c", 0.05, 0.3), whole=0.8
     )
-    far, near = first(made, trial(WHOLE, 0.4, 16.0)), first(made, trial(WHOLE, 0.4, 1.6))
+    far, near = first(made, trial(WHOLE, 0.4, 8.0)), first(made, trial(WHOLE, 0.4, 1.6))
     assert far is not None
     assert near is not None
-    assert far.corrected == pytest.approx(20.0)
+    assert far.corrected == pytest.approx(10.0)
     assert near.corrected == pytest.approx(4.0)
 
 
