@@ -30,11 +30,11 @@ class LossCurve:
 
     def at(self, summed: float) -> float:
         """Return what is lost with a sum of single losses."""
-        return self.lost * (summed / self.summed) ** self.power if summed > 0 else 0.0
+        return self.lost * math.pow(summed / self.summed, self.power) if summed > 0 else 0.0
 
     def room(self, lost: float) -> float:
         """Return the sum with which so much is lost, or one that is known to keep the budget."""
-        return max(self.kept, self.summed * (lost / self.lost) ** (1 / self.power))
+        return max(self.kept, self.summed * math.pow(lost / self.lost, 1 / self.power))
 
 
 def curves(points: Sequence[tuple[float, float]], alone: float, unknown: bool) -> list[LossCurve]:

@@ -209,12 +209,12 @@ class Known:
 
     @cached_property
     def _curves(self) -> Sequence[LossCurve]:
-        points = []
-        for trial in (self.whole, *self.mixtures):
-            if _scored(trial) and (gone := self.lost(trial)) is not None:
-                points.append((self._summed(_left(self.survey, trial)), gone))
-        unknown = bool(self._unmeasured)
-        return curves(points, self.survey.whole_cost, unknown)
+        points = [
+            (self._summed(_left(self.survey, trial)), gone)
+            for trial in (self.whole, *self.mixtures)
+            if _scored(trial) and (gone := self.lost(trial)) is not None
+        ]
+        return curves(points, self.survey.whole_cost, bool(self._unmeasured))
 
     @cached_property
     def _kept(self) -> Sequence[Trial]:
