@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from ortune.core.trial import Status, Trial
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import Attempts
+from ortune.experiment.surveys.progress import unfinished_s
 from ortune.regions.survey import MixtureTried, Survey, SurveyRequest
 from ortune.search.compare import leaders
 from ortune.search.expectation.mixtures import Known
@@ -39,8 +40,10 @@ class Regions:
 
     @property
     def seconds(self) -> float:
-        """What they took."""
-        return sum(survey.seconds for survey in self.known)
+        """What they took, and what went into one that was killed."""
+        every = self._attempts.surveys.known
+        lost = unfinished_s(self._context.root, {one.key for one in every})
+        return sum(survey.seconds for survey in self.known) + lost
 
     def survey(self, request: SurveyRequest, view: View) -> None:
         """Make a survey within the time that is not the finalists'.
