@@ -16,7 +16,7 @@ from ortune.experiment.build import Files, build_all
 from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import Ledger
-from ortune.experiment.surveys.journal import Journal
+from ortune.experiment.surveys.journal import RegionJournal
 from ortune.experiment.surveys.run import survey
 from ortune.measurement.accuracy import ERROR, scored
 from ortune.measurement.process import Worker, WorkerFailed
@@ -48,7 +48,7 @@ class Attempts:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.context.root)
-        self.surveys = Journal(self.context.root)
+        self.surveys = RegionJournal(self.context.root)
         self._job = job_key(self.context.job)
         self._worker: Worker | None = None
         self._began = self._building = 0.0

@@ -85,7 +85,7 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class Known:
+class Mixing:
     """What a survey and the trials of its plan and mixtures tell.
 
     Attributes:
@@ -99,7 +99,7 @@ class Known:
     mixtures: Sequence[Trial] = field(default=())
 
     @classmethod
-    def of(cls, survey: Survey, view: View) -> Known | None:
+    def of(cls, survey: Survey, view: View) -> Mixing | None:
         """Return it where the plan was timed and scored; None where nothing can follow."""
         whole = view.find(survey.plan)
         if whole is None or view.budget is None or survey.error:
@@ -109,10 +109,10 @@ class Known:
         found = [t for t in view.trials if t.part == "search" and _mixes(survey, t)]
         return cls(survey, view.budget, whole, found)
 
-    def before(self, trial: Trial) -> Known:
+    def before(self, trial: Trial) -> Mixing:
         """Return what was known when one of its mixtures was proposed."""
         at = self.mixtures.index(trial)
-        return Known(self.survey, self.budget, self.whole, self.mixtures[:at])
+        return Mixing(self.survey, self.budget, self.whole, self.mixtures[:at])
 
     def expected(self, trial: Trial) -> Mixture:
         """Return what was expected of one of its mixtures when it was proposed."""
@@ -226,7 +226,7 @@ class Known:
 def mixtures(view: View) -> Iterator[Mixture]:
     """Yield of every survey the mixture to try next."""
     for survey in view.surveys:
-        known = Known.of(survey, view)
+        known = Mixing.of(survey, view)
         found = None if known is None else known.next()
         if found is not None and not view.tried(found.plan):
             yield found
