@@ -77,6 +77,7 @@ class Header:
         outlook: What the samples can prove, as it was said before the search.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
         paid: What had paid on this kind of machine when the run began.
+        by_region: Whether plans may differ in precision by region.
     """
 
     job: Job
@@ -88,6 +89,7 @@ class Header:
     outlook: str = ""
     by_operator: Mapping[str, float] = field(default_factory=dict)
     paid: Paid = NOTHING
+    by_region: bool = True
 
 
 @dataclass(frozen=True)
@@ -265,10 +267,6 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
         """Promising plans of a search that was cut off: for lack of time, or by the user."""
         return self.promising if self.finished in ("time", "interrupted") else ()
 
-    def _eligible(self, trial: Trial) -> bool:
-        first, strict, wanted = self.baseline, self.strict, self.job.wanted
-        return acceptance.eligible(trial, first, strict=strict, wanted=wanted)
-
     @property
     def counts(self) -> Mapping[Outcome, int]:
         """How many plans came to what, the original left out."""
@@ -279,8 +277,10 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
 
     def confirmed(self, trial: Trial) -> bool:
         """Whether a trial is an accepted finalist that is faster or wanted, or the original."""
-        good = (self.accepts(trial) and faster(trial)) or self._eligible(trial)
-        return (trial.part == "final" and good) or trial.key == self.baseline.key
+        first, strict, wanted = self.baseline, self.strict, self.job.wanted
+        fit = acceptance.eligible(trial, first, strict=strict, wanted=wanted)
+        good = (self.accepts(trial) and faster(trial)) or fit
+        return (trial.part == "final" and good) or trial.key == first.key
 
     def accepts(self, trial: Trial) -> bool:
         """Say whether a trial's accuracy was verified as surely as requested."""

@@ -49,6 +49,7 @@ def prepare(
     command: str = "",
     policy: str = "",
     finalists: int = 1,
+    by_region: bool = True,
 ) -> Context:
     """Load models and data, run the baseline, fix the budget; write or check the run's header.
 
@@ -58,6 +59,7 @@ def prepare(
         command: The command line that repeats it, for the header.
         policy: In which order plans are tried, for the header.
         finalists: Plans that may be judged on samples that no choice has read.
+        by_region: Whether plans may differ in precision by region, for the header.
 
     Raises:
         OrtuneError: Models, data or budget cannot be used, or the folder holds another job's run.
@@ -71,14 +73,15 @@ def prepare(
     found, deadlines, timeout_s = _judged(request, root, fed, chosen, header, sink)
     _keep_preprocess(request, root)
     fed = found.feeding.altered(request, root / "data" / "altered", sink)
-    derived = f"budget {found.budget} ({found.rule})" if found.rule else ""
-    for text in filter(None, (derived, found.outlook)):
+    derived = [f"budget {found.budget} ({found.rule})"] if found.rule else []
+    for text in filter(None, (*derived, found.outlook)):
         sink(Note(text))
     job = replace(_job(request, on, fed, found), wanted=wanted)
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
     about = Header(job, whole, command, paths, found.division, policy, found.outlook)
-    _claim(root, header, replace(about, by_operator=found.by_operator))
+    known = replace(about, by_operator=found.by_operator, by_region=by_region)
+    _claim(root, header, known)
     return Context(
         root=root,
         job=job,
