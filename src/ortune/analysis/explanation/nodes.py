@@ -58,7 +58,7 @@ def _read(path: Path, notes: list[str]) -> ir.Model | None:
         return file.load(path)
     except (OrtuneError, OSError) as error:
         what = error.what if isinstance(error, OrtuneError) else f"{path}: {error.strerror}"
-        notes.append(f"its nodes are not told: {what}")
+        notes.append(f"its nodes are not known: {what}")
         return None
 
 
@@ -75,7 +75,7 @@ def told(study: Study, name: str, of: Known, surveys: Sequence[SurveyTold]) -> N
         if name in (one.cost.region, *one.cost.nodes)
     }
     every = [*dict.fromkeys([*of.ops, *of.built, *_surveyed(surveys)])]
-    if name not in every:
+    if name not in every and named(of.built, name) is None:
         raise _unknown(name, every)
     left: dict[int, str] = {}
     taken: dict[int, str] = {}
@@ -86,6 +86,7 @@ def told(study: Study, name: str, of: Known, surveys: Sequence[SurveyTold]) -> N
         name,
         of.ops.get(name, ""),
         named(of.built, name) or "",
+        study.best.plan.backend.lossy,
         tuple(_notes(study.best)),
         regions,
         left,

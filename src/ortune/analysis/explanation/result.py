@@ -158,6 +158,7 @@ class NodeTold:
         node: Its name.
         op: Its operator in the original; empty where that is gone.
         winner: Its precision in the winner's file; empty where it has no node of its own there.
+        rounded: The winner's backend computes in fewer bits than the file says.
         notes: What the winner's quantizers say of what they leave in float.
         regions: Key of a survey's plan -> the region that it is in.
         left_out: Number of a plan -> the step that leaves it out by name.
@@ -167,6 +168,7 @@ class NodeTold:
     node: str
     op: str
     winner: str
+    rounded: bool
     notes: tuple[str, ...]
     regions: Mapping[str, RegionTold]
     left_out: Mapping[int, str]
