@@ -15,6 +15,7 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     convert    Convert MODEL to OUT exactly as asked; `ortune optimize` finds out what pays.
     cost       Price what RUN measured: an `optimize -o` folder, a file of `bench` or `loadtest`.
     diff       Say which nodes and weights of A are matched, fused, split, changed or gone in B.
+    explain    Say why the search of RUN, a folder made by `ortune optimize`, came to its answer.
     export     Write a PyTorch module as ONNX, with the exporter whose file answers like it.
     extract    Cut the part of MODEL between named tensors out into a model of its own.
     inspect    Say what MODEL is made of, what is odd about it, and who would run it.
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         compare_observers as compare_observers,
     )
     from ortune.analysis.costs.pricing import cost as cost
+    from ortune.analysis.explanation.explain import explain as explain
     from ortune.analysis.inspection.diff import diff as diff
     from ortune.analysis.inspection.inspect import inspect as inspect
     from ortune.analysis.padding.buckets import buckets as buckets
@@ -111,6 +113,7 @@ _HOME = {
     "cost": "analysis.costs.pricing",
     "diff": "analysis.inspection.diff",
     "evaluate_suggestions": "analysis.profiling.suggestions",
+    "explain": "analysis.explanation.explain",
     "export": "exporters.export",
     "extract": "analysis.verification.extract",
     "inspect": "analysis.inspection.inspect",

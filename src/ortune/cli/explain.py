@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def command(asked: Explain) -> int:
     """Show what was asked."""
     from ortune.analysis.explanation.explain import run
-    from ortune.reporting.explanation import parts
+    from ortune.reporting.precision.explained import parts
     from ortune.reporting.terminal import printed
 
     found = run(asked)

@@ -9,8 +9,8 @@ from ortune.analysis.explanation.result import Explanation, Mixture, NodeTold, P
 from ortune.core import wording
 from ortune.core.section import Block, Heading, Table, Text
 from ortune.core.trial import Interval
-from ortune.reporting import precision
 from ortune.reporting.blocks import Part
+from ortune.reporting.precision import regions
 
 _CHANGES = {"baseline": "as it came", "runtime": "runtime settings"}
 _SHOWN = 20
@@ -34,7 +34,7 @@ def parts(found: Explanation, *, every: bool = False) -> tuple[Part, ...]:
             ("answer", _answer(found)),
             ("way", _way(found)),
             ("steps", _steps(found.winner)),
-            *(("regions", precision.survey(one, every=every)) for one in found.surveys),
+            *(("regions", regions.survey(one, every=every)) for one in found.surveys),
             ("mixtures", _mixtures(found)),
             ("plans", _plans(found, every)),
             ("untried", _untried(found, every)),
@@ -112,9 +112,9 @@ def _mixed(one: PlanTold, held: Mixture) -> tuple[str, ...]:
     return (
         str(one.number),
         f"{len(back)} of {held.regions}: {', '.join(back)}",
-        precision.number(held.expected_cost),
+        regions.number(held.expected_cost),
         _figure(held.measured_cost),
-        precision.number(100 * held.expected_gain),
+        regions.number(100 * held.expected_gain),
         _figure(None if held.measured_gain is None else 100 * held.measured_gain),
         "the winner" if one.winner else one.outcome,
     )
@@ -186,8 +186,8 @@ def _left(held: Mixture) -> str:
     return (
         f"It leaves {len(held.given_back)} of {held.regions} regions out: "
         f"{', '.join(held.given_back)}. Expected accuracy cost "
-        f"{precision.number(held.expected_cost)}, measured {_figure(held.measured_cost)}; expected "
-        f"to save {precision.number(100 * held.expected_gain)} % of the time, measured "
+        f"{regions.number(held.expected_cost)}, measured {_figure(held.measured_cost)}; "
+        f"expected to save {regions.number(100 * held.expected_gain)} % of the time, measured "
         f"{_figure(gain)}."
     )
 
@@ -220,11 +220,11 @@ def node(one: NodeTold, found: Explanation) -> list[Block]:
     surveys = {survey.key: survey for survey in found.surveys}
     for key, told in one.regions.items():
         survey, region = surveys[key], told.cost
-        cost, gain = precision.cost([region]), precision.gain([region])
+        cost, gain = regions.cost([region]), regions.gain([region])
         made.append(
             Text(
                 f"Surveyed in {survey.plan}: region {region.region}, "
-                f"{wording.count(len(region.nodes), 'node')} ({precision.operators(region)}), "
+                f"{wording.count(len(region.nodes), 'node')} ({regions.operators(region)}), "
                 + (
                     f"could not be measured: {region.error}."
                     if region.error
@@ -256,4 +256,4 @@ def _scored(one: PlanTold) -> str:
 
 
 def _figure(value: float | None) -> str:
-    return "-" if value is None else precision.number(value)
+    return "-" if value is None else regions.number(value)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar
 
 from ortune.analysis.explanation.result import RegionTold, SurveyTold
+from ortune.analysis.sensitivity.result import worth
 from ortune.core.section import Block, Heading, Point, Scatter, Table, Text
 from ortune.core.trial import Interval
 from ortune.core.wording import count
@@ -77,12 +78,13 @@ def picture(points: Sequence[tuple[RegionCost, str]], unit: str) -> Scatter:
     return Scatter(
         "time that the region saves alone, % of the original's latency",
         f"accuracy that it costs alone: {unit or 'loss of the metric'}",
-        tuple(_point(region, tone) for region, tone in points if _drawn(region)),
+        tuple(_point(region, tone) for region, tone in points if drawn(region)),
         legend=LEGEND,
     )
 
 
-def _drawn(region: RegionCost) -> bool:
+def drawn(region: RegionCost) -> bool:
+    """Whether a region has a place in the picture."""
     return not region.error and all(
         math.isfinite(one.value) for one in (region.accuracy_cost, region.time_gained)
     )
@@ -117,9 +119,9 @@ def survey(found: SurveyTold, *, folds: bool = False, every: bool = True) -> Ite
         yield Text(f"Not surveyed: {found.error}.", "warn")
         return
     yield Text(_summary(found))
-    drawn = [(one.cost, _tone(one)) for one in found.regions]
-    if sum(_drawn(region) for region, _ in drawn) > 1:
-        yield picture(drawn, found.unit)
+    points = [(one.cost, _tone(one)) for one in found.regions]
+    if sum(drawn(region) for region, _ in points) > 1:
+        yield picture(points, found.unit)
     if folds:
         yield Heading("Every region", folded=True)
     groups = folded(found.regions, _alike)
@@ -132,19 +134,6 @@ def survey(found: SurveyTold, *, folds: bool = False, every: bool = True) -> Ite
     )
     if len(shown) < len(groups):
         yield Text(f"{count(len(groups) - len(shown), 'more row')}; -v shows all.")
-
-
-def worth(region: RegionCost) -> float:
-    """Return a region's accuracy cost for the time that it saves: what is given back first.
-
-    It is infinite where it costs accuracy and saves nothing, and NaN sorts last.
-    """
-    cost, gain = region.accuracy_cost.value, region.time_gained.value
-    if region.error or math.isnan(cost) or math.isnan(gain):
-        return -math.inf
-    if gain <= 0:
-        return math.inf if cost > 0 else 0.0
-    return cost / gain
 
 
 def _alike(one: RegionTold) -> Hashable:
