@@ -77,6 +77,7 @@ class Header:
         outlook: What the samples can prove, as it was said before the search.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
         paid: What had paid on this kind of machine when the run began.
+        by_region: Whether plans may differ in precision by region.
     """
 
     job: Job
@@ -88,6 +89,7 @@ class Header:
     outlook: str = ""
     by_operator: Mapping[str, float] = field(default_factory=dict)
     paid: Paid = NOTHING
+    by_region: bool = True
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ class Context:
         yielded: The group of each sample of an evaluate function; None of one without groups.
         paid: What paid on this machine before the run began, from its header.
         by_operator: Operator -> its share of the original's time, from there too.
+        by_region: Whether plans may differ in precision by region, from there too.
         deadlines: Of a plan's requests, by what the original took.
     """
 
@@ -87,6 +88,7 @@ class Context:
     paid: Paid = NOTHING
     by_operator: Mapping[str, float] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
+    by_region: bool = True
 
     @property
     def error(self) -> float:

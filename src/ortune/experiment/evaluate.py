@@ -16,6 +16,7 @@ from ortune.experiment.build import Files, build_all
 from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import Ledger
+from ortune.experiment.surveys.journal import Journal
 from ortune.measurement.accuracy import ERROR, scored
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
@@ -23,6 +24,7 @@ from ortune.measurement.timing.pairs import Effort, Stop, claiming, time_pair
 from ortune.measurement.timing.turns import ready
 from ortune.model.io import file
 from ortune.recipe.space import trial_key
+from ortune.regions.survey import Survey, SurveyRequest
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Attempts:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.context.root)
+        self.surveys = Journal(self.context.root)
         self._job = job_key(self.context.job)
         self._worker: Worker | None = None
         self._began = self._building = 0.0
@@ -212,6 +215,14 @@ class Attempts:
         except (OrtuneError, WorkerFailed):
             return None
         return trial.ratio
+
+    def survey(self, request: SurveyRequest, seconds: float) -> Survey:
+        """Measure the regions of a plan one at a time, in so many seconds at most."""
+        from ortune.experiment.surveys.run import survey  # few searches need one
+
+        found = survey(self.context, request, seconds, self.sink, self._live())
+        self.surveys.add(found)
+        return found
 
     def _provable(self) -> bool:
         """Whether the chance of a false proof, 5 % for the whole run, has room for one more plan.

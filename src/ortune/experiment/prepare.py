@@ -49,6 +49,7 @@ def prepare(
     command: str = "",
     policy: str = "",
     finalists: int = 1,
+    by_region: bool = True,
 ) -> Context:
     """Load models and data, run the baseline, fix the budget; write or check the run's header.
 
@@ -58,6 +59,7 @@ def prepare(
         command: The command line that repeats it, for the header.
         policy: In which order plans are tried, for the header.
         finalists: Plans that may be judged on samples that no choice has read.
+        by_region: Whether plans may differ in precision by region, for the header.
 
     Raises:
         OrtuneError: Models, data or budget cannot be used, or the folder holds another job's run.
@@ -78,7 +80,8 @@ def prepare(
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
     about = Header(job, whole, command, paths, found.division, policy, found.outlook)
-    _claim(root, header, replace(about, by_operator=found.by_operator))
+    about = replace(about, by_operator=found.by_operator, by_region=by_region)
+    _claim(root, header, about)
     return Context(
         root=root,
         job=job,
@@ -96,6 +99,7 @@ def prepare(
         watched=found.watched,
         yielded=found.yielded,
         deadlines=deadlines,
+        by_region=by_region,
     )
 
 

@@ -9,9 +9,12 @@ from typing import Annotated
 
 from ortune.core.plugins.bounds import SHARE, Bounds
 from ortune.core.trial import Effort, Proposal, Untried
+from ortune.regions.survey import SurveyRequest
 from ortune.search.compare import leaders
 from ortune.search.expectation.candidates import Candidate, candidates, hopeless, screened
 from ortune.search.expectation.expectations import Expectations, Expected
+from ortune.search.expectation.mixtures import expected_mixtures
+from ortune.search.expectation.surveying import surveys
 from ortune.search.policy import LeftOut, Policy, View
 
 _AS_SMALL = 0.01
@@ -25,6 +28,11 @@ class _Ranked:
     one: Candidate
     expected: Expected
     worth: float
+
+    @property
+    def rate(self) -> float:
+        """Expected gain per second."""
+        return self.worth / self.expected.seconds
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class Adaptive(Policy):
     worth: Annotated[float, SHARE] = 0.001
     near: Annotated[float, Bounds(high=10)] = 0.05
 
-    def next(self, view: View) -> Proposal | None:
+    def next(self, view: View) -> Proposal | SurveyRequest | None:
         """Return what to try now."""
         if view.spare <= 0 and len(view.trials) > 1:
             return None
@@ -53,9 +61,17 @@ class Adaptive(Policy):
                 return _proposal(one, "screen")
         # One plan is tried however short the time is: without any there is no finalist.
         room = view.spare if len(view.trials) > 1 else math.inf
-        for ranked in self._ranked(view):
-            if ranked.worth >= self.worth and ranked.expected.seconds <= room:
-                return _proposal(ranked.one, "search", _told(view, ranked.expected))
+        fit = (
+            one
+            for one in self._ranked(view)
+            if one.worth >= self.worth and one.expected.seconds <= room
+        )
+        first, survey = next(fit, None), next(iter(surveys(view)), None)
+        rate = 0.0 if first is None else first.rate
+        if survey and survey.gain >= self.worth and survey.gain / survey.seconds > rate:
+            return survey.request
+        if first is not None:
+            return _proposal(first.one, "search", _told(view, first.expected))
         return self._again(view)
 
     def left_out(self, view: View) -> LeftOut:
@@ -82,9 +98,11 @@ class Adaptive(Policy):
         """Return the plans without a trial, by expected gain per second."""
         found = [one for one in candidates(view) if not hopeless(one.plan, view.alike(one.plan))]
         expected = Expectations(view).of([one.plan for one in found])
+        mixed = expected_mixtures(view)
+        found, expected = [*mixed, *found], [*mixed.values(), *expected]
         worth = _worth(view)
         ranked = [_Ranked(one, of, worth(of)) for one, of in zip(found, expected, strict=True)]
-        return sorted(ranked, key=lambda one: -one.worth / one.expected.seconds)
+        return sorted(ranked, key=lambda one: -one.rate)
 
     def _again(self, view: View) -> Proposal | None:
         """Time in full what was only screened and may be the best."""

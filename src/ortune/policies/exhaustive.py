@@ -1,4 +1,4 @@
-"""Everything there is: all plans, rescues of whatever fails, settings around the fastest."""
+"""Everything there is: all plans, rescues of what fails, regions, settings around the fastest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Annotated
 from ortune.core.plugins.bounds import SHARE
 from ortune.core.trial import Plan, Proposal, Status
 from ortune.policies.staged import ranked
+from ortune.regions.survey import SurveyRequest
 from ortune.search.compare import leaders
+from ortune.search.expectation.mixtures import expected_mixtures
+from ortune.search.expectation.surveying import surveys
 from ortune.search.policy import LeftOut, Policy, View
 
 
@@ -28,21 +31,30 @@ class Exhaustive(Policy):
     fastest: int = 10
     share: Annotated[float, SHARE] = 0.9
 
-    def next(self, view: View) -> Proposal | None:
+    def next(self, view: View) -> Proposal | SurveyRequest | None:
         """Return the first plan without a trial, while there is time; one in any case."""
         if len(view.trials) > 1 and view.remaining(self.share) <= 0:
             return None
-        return next(self._untried(view), None)
+        return next(self._wished(view), None)
 
     def left_out(self, view: View) -> LeftOut:
         """Count what time has left untried, as far as it is known by now."""
         left = [found.plan for found in self._untried(view)]
         return LeftOut.of(left, "no time left") if left else LeftOut()
 
+    def _wished(self, view: View) -> Iterator[Proposal | SurveyRequest]:
+        """Yield what to do in order: regions follow the rescues."""
+        for found in self._untried(view):
+            if found.stage == "runtime":
+                yield from (one.request for one in surveys(view))
+            yield found
+        yield from (one.request for one in surveys(view))
+
     def _untried(self, view: View) -> Iterator[Proposal]:
         """Yield every plan without a trial once, in the order in which they are tried."""
         seen: set[str] = set()
-        for found in chain(self._plans(view), self._rescues(view), self._settings(view)):
+        stages = (self._plans, self._rescues, self._mixtures, self._settings)
+        for found in chain.from_iterable(stage(view) for stage in stages):
             if found.plan.spelled not in seen and not view.tried(found.plan):
                 seen.add(found.plan.spelled)
                 yield found
@@ -60,9 +72,14 @@ class Exhaustive(Policy):
                 for plan in view.space.rescues(trial.plan):
                     yield Proposal(plan, "rescue", f"{trial.plan} fails the budget", effort="full")
 
+    def _mixtures(self, view: View) -> Iterator[Proposal]:
+        """What surveys of regions lead to."""
+        for one in expected_mixtures(view):
+            yield Proposal(one.plan, one.stage, one.why, effort="full")
+
     def _settings(self, view: View) -> Iterator[Proposal]:
         """One setting at a time around the fastest, and each of these without padding."""
-        stages = ("baseline", "search", "rescue")
+        stages = ("baseline", "search", "rescue", "regions")
         tried = [t for t in view.trials if t.stage in stages]
         for leader in leaders(tried, view.wanted)[: self.fastest]:
             for setting, plans in self._around(view, leader.plan):

@@ -68,3 +68,35 @@ class Survey:
     unit: str = ""
     seconds: float = 0.0
     error: str = ""
+
+
+@dataclass(frozen=True)
+class MixtureTried:
+    """What came of a mixture: a line of the journal, beside those of its survey.
+
+    Attributes:
+        survey: Key of the survey.
+        key: Of the mixture's trial.
+        left: Regions that it leaves in float.
+        regions: How many there are.
+        expected_ratio: Of its latency to the original's, when it was proposed.
+        expected_lost: Loss over what the budget lets a plan lose; decibels as power.
+        correction: What the summed single costs were multiplied by to get there.
+        ratio: As it was measured; None where it did not run.
+        lost: Likewise; None where it was not scored.
+        kept: Whether it was the best plan when it was measured.
+        why: Why, or why not.
+    """
+
+    survey: str
+    key: str
+    plan: Plan
+    left: tuple[str, ...]
+    regions: int
+    expected_ratio: float
+    expected_lost: float
+    correction: float
+    ratio: Interval | None
+    lost: float | None
+    kept: bool
+    why: str

@@ -1,10 +1,50 @@
-"""What the history of a winner measures: what each kind of change brings by itself."""
+"""The history of a winner: what each kind of change brings by itself, measured."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from ortune.core.backend import Backend
 from ortune.core.step import Recipe, Transform
-from ortune.core.trial import Plan
+from ortune.core.study import Contribution
+from ortune.core.trial import Plan, Proposal, Trial
+from ortune.experiment.evaluate import Attempts
+from ortune.search.reserve import Reserve
+
+
+def explained(
+    attempts: Attempts,
+    best: Trial | None,
+    base: Backend,
+    reserve: Callable[[], Reserve],
+    left: Callable[[], float],
+) -> Iterator[Contribution]:
+    """Measure what each kind of change brought on the way to the winner, while there is time.
+
+    Args:
+        best: The winner, if there is one.
+        base: The original's backend.
+        reserve: What trials take, by now.
+        left: Seconds, by now.
+    """
+    yield Contribution("baseline", attempts.ledger.trials[0].key)
+    if best is None:
+        return
+    for name, plan in parts(best.plan, base):
+        key = attempts.key(plan)
+        if key == best.key:
+            continue
+        known = attempts.ledger.find(key, "search")
+        if known is None or not known.taken("search") or known.stopped:
+            takes = reserve()
+            if left() < takes.row_s + takes.closing_s:
+                attempts.note(f"time is up: what {name} alone brings was not measured")
+                continue
+        proposal = Proposal(plan, "history", f"what {name} alone brings")
+        trial = attempts.one(proposal, always_score=True)
+        if trial.ratio is not None:
+            yield Contribution(name, trial.key)
+    yield Contribution(last(best.plan, base), best.key)
 
 
 def parts(best: Plan, base: Backend) -> list[tuple[str, Plan]]:

@@ -10,7 +10,7 @@ from ortune.core.acceptance import Outcome, winner
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TimeLeft, Unconfirmed
 from ortune.core.study import Contribution, Ending
-from ortune.core.trial import BESIDE, Plan, Proposal, Trial
+from ortune.core.trial import BESIDE, Trial
 from ortune.core.wording import count
 from ortune.experiment import measure
 from ortune.experiment.context import Context
@@ -19,11 +19,13 @@ from ortune.experiment.ledger import ended, write_ending
 from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.recipe.space import Space
+from ortune.regions.survey import SurveyRequest
 from ortune.search import conclusion, fixed_shapes, history
 from ortune.search.abandon import against
 from ortune.search.aim import Aim
 from ortune.search.compare import finalists, leaders, quicker, reaches, settled
 from ortune.search.policy import LeftOut, Policy, View
+from ortune.search.regions import Regions
 from ortune.search.reserve import Reserve
 
 FINALISTS = 3
@@ -97,6 +99,7 @@ class _Loop:
         # 4 seconds of a search of three minutes, 1 of a short one.
         seconds = min(4.0, max(1.0, self.aim.seconds / 45))
         self.attempts = Attempts(self.context, seconds, self.sink, self.stack)
+        self.regions = Regions(self.context, self.attempts)
         self.wanted = self.context.job.wanted
         self.before = noise.snapshot()
         self.judgement = noise.Judgement(False, ())
@@ -126,14 +129,14 @@ class _Loop:
     def _count_former_time(self) -> None:
         """Let a run that was killed or interrupted go on with the time that it had left."""
         if not ended(self.context.root):
-            former = sum(trial.seconds for trial in self.trials)
+            former = sum(trial.seconds for trial in self.trials) + self.regions.seconds
             self.aim = replace(self.aim, began=self.aim.began - former)
             self.sink(TimeLeft(self.aim.all_left()))
 
     def _count_set_up(self) -> None:
         """Where reading and scoring the original took long, say so and count from here."""
         resumed = not ended(self.context.root)
-        former = sum(trial.seconds for trial in self.trials[1:]) if resumed else 0.0
+        former = sum(t.seconds for t in self.trials[1:]) + self.regions.seconds if resumed else 0.0
         taken = self.aim.seconds - self.aim.left() - former
         if taken > _SET_UP * self.aim.seconds:
             self.attempts.note(
@@ -154,9 +157,14 @@ class _Loop:
         if any(self._on_target(trial) for trial in self._current()):
             return "target"
         view = self._view(space)
+        self.regions.settle(view)
         while (view.spare > 0 or len(view.trials) <= 1) and (
             proposal := self.policy.next(view)
         ) is not None:
+            if isinstance(proposal, SurveyRequest):
+                self.regions.survey(proposal, view)
+                view = self._view(space)
+                continue
             if view.tried(proposal.plan, proposal.effort):
                 raise AssertionError(f"{self.policy} proposes {proposal.plan} a second time")
             stop = against(proposal.plan, view.trials, self.wanted, strict=self.aim.strict)
@@ -165,6 +173,7 @@ class _Loop:
                 return "target"
             self._show_first(trial, view)
             view = self._view(space)
+            self.regions.settle(view)
         self.left_out = found = self.policy.left_out(view)
         late = found.late or (view.spare <= 0 and self.policy.next(view) is not None)
         if late:
@@ -190,6 +199,8 @@ class _Loop:
             by_operator=known.by_operator,
             paid=known.paid,
             wanted=self.wanted,
+            surveys=self.regions.known,
+            by_region=self.regions.possible,
         )
 
     def _current(self) -> list[Trial]:
@@ -237,31 +248,12 @@ class _Loop:
 
     def _explain(self) -> None:
         """Measure what each kind of change brought on the way to the winner."""
-        best = self._winner()
-        first = self.trials[0]
-        self.history.append(Contribution("baseline", first.key))
-        if best is None:
-            return
         base = self.context.job.baseline
-        for name, plan in history.parts(best.plan, base):
-            if self.attempts.key(plan) == best.key:
-                continue
-            if self._too_late_for(plan):
-                self.attempts.note(f"time is up: what {name} alone brings was not measured")
-                continue
-            proposal = Proposal(plan, "history", f"what {name} alone brings")
-            trial = self.attempts.one(proposal, always_score=True)
-            if trial.ratio is not None:
-                self.history.append(Contribution(name, trial.key))
-        self.history.append(Contribution(history.last(best.plan, base), best.key))
-
-    def _too_late_for(self, plan: Plan) -> bool:
-        """Whether there is no time left to measure a plan that explains the winner."""
-        known = self.attempts.ledger.find(self.attempts.key(plan), "search")
-        if known is not None and known.taken("search") and not known.stopped:
-            return False
-        reserve = self._reserve()
-        return self.aim.left() < reserve.row_s + reserve.closing_s
+        found = history.explained(
+            self.attempts, self._winner(), base, self._reserve, self.aim.left
+        )
+        for one in found:  # an interrupt leaves those measured so far
+            self.history.append(one)
 
     # --- judgement --------------------------------------------------------------------------
 

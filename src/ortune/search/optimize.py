@@ -80,6 +80,7 @@ def run(asked: Optimize) -> Study:
             command=asked.command,
             policy=str(policy),
             finalists=FINALISTS * (1 if asked.target_speedup is None else 2),
+            by_region=asked.regions,
         )
         if not asked.fixed_shapes:
             _demand_free_shapes(root, own)

@@ -16,6 +16,7 @@ from ortune.core.plugins.plugin import Plugin
 from ortune.core.step import Step
 from ortune.core.trial import Effort, Plan, Proposal, Trial, Untried
 from ortune.recipe.space import Space
+from ortune.regions.survey import Survey, SurveyRequest
 from ortune.search.compare import to_beat
 
 
@@ -36,6 +37,8 @@ class View:
         paid: What paid on this kind of machine before: see `search.expectation.elsewhere`.
         wanted: By what the winner is chosen, and its bounds: `search.compare.to_beat` says which
             latency still may win.
+        surveys: What is known of plans' regions.
+        by_region: Whether a survey may be asked for.
     """
 
     facts: Facts
@@ -49,6 +52,8 @@ class View:
     by_operator: Mapping[str, float] = field(default_factory=dict)
     paid: Paid = NOTHING
     wanted: Goal = FASTEST
+    surveys: Sequence[Survey] = ()
+    by_region: bool = False
 
     @property
     def spare(self) -> float:
@@ -138,8 +143,12 @@ class Policy(Plugin):
     folder: ClassVar[str] = "policies"
 
     @abstractmethod
-    def next(self, view: View) -> Proposal | None:
-        """Return the plan to try now, one without a trial; None when nothing is worth the time."""
+    def next(self, view: View) -> Proposal | SurveyRequest | None:
+        """Return the plan to try now, one without a trial; None when nothing is worth the time.
+
+        Or a plan whose regions are to be measured one at a time, once a plan: `View.surveys`
+        holds what came of it.
+        """
 
     def left_out(self, view: View) -> LeftOut:
         """Say what stays untried, asked when `next` has returned None."""

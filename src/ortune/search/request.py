@@ -73,6 +73,8 @@ class Optimize(ModuleRequest, ExperimentRequest):
         fixed_shapes: Fix the inputs to the one shape that all samples have: the result takes no
             other. Without it the report says what it would bring.
         policy: In which order plans are tried: adaptive, staged, exhaustive, or one of yours.
+        regions: Measure regions of plans that are fast but lose too much, and try mixtures: what
+            costs most accuracy for its time is left in float. A run begun without goes on without.
         warm_start: Begin with what paid in earlier searches on this kind of machine, and record
             what paid in this one; `ortune doctor` says where.
         out: The run's folder; the same command resumes it.
@@ -100,6 +102,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
     max_latency: LatencyLimit = LatencyLimit(None)
     fixed_shapes: bool = False
     policy: Annotated[str, Option("POLICY")] = "adaptive"
+    regions: bool = True
     warm_start: bool = True
     out: Annotated[str | Path, Option("PATH", "-o --out")] = "ortune-run"
     command: Annotated[str, Option(python=True)] = ""

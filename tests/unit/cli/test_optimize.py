@@ -138,6 +138,15 @@ def test_what_was_switched_off_stays_off_when_a_run_is_repeated(tmp_path: Path) 
     assert parsed("m.onnx", "--no-warm-start")["warm_start"] is False
 
 
+def test_regions_are_switched_off_by_one_option(tmp_path: Path) -> None:
+    path = tmp_path / "ortune.toml"
+    path.write_text(settings.write(Optimize(tmp_path / "m.onnx", regions=False)))
+    assert "regions = false" in path.read_text().splitlines()
+    assert parsed(str(path))["regions"] is False
+    assert parsed("m.onnx")["regions"] is True
+    assert parsed("m.onnx", "--no-regions")["regions"] is False
+
+
 def test_what_is_wanted_is_read_with_units_and_goes_into_the_settings(tmp_path: Path) -> None:
     asked = Optimize("m.onnx", prefer="size", max_size="100MB", max_memory="0.5G", portable=True)
     assert asked.wanted == Goal("size", 100 << 20, 1 << 29, True)

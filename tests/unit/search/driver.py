@@ -37,10 +37,14 @@ from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Ve
 from ortune.core.workload import Workload
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import Ledger, read_study, write_header
+from ortune.experiment.surveys.journal import Journal
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.worker import runtime
 from ortune.policies.staged import Staged
+from ortune.quantization.roles import deciding
+from ortune.regions.mixing import mixable
+from ortune.regions.survey import RegionCost, Survey, SurveyRequest
 from ortune.search import loop as searching
 from ortune.search import optimize as optimizing
 from ortune.search import targets as targeting
@@ -54,6 +58,18 @@ STAGES = {"padding": "runtime"}
 STAGED = Staged()
 BEGAN, PREPARING = 1000.0, 3.0
 """What the clock shows at the start, and the seconds that pass before the search."""
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Where the process dies: after so many results, the last one recorded or not."""
+
+    after: int
+    recorded: bool
 
 
 def offered(backend: Backend, environment: str = HERE) -> Capabilities:
@@ -73,22 +89,28 @@ class Clock:
 
 
 def record(
-    scenario: Scenario, folder: Path, policy: Policy = STAGED, before: Path | None = None
+    scenario: Scenario,
+    folder: Path,
+    policy: Policy = STAGED,
+    before: Path | None = None,
+    kill: Kill | None = None,
 ) -> dict[str, Any]:
     """Search a scenario in a folder and return its proposals in order and what was concluded.
 
     Args:
         before: The run that a resumed one goes on from, where it is there already.
+        kill: Where the process dies; a folder that is there is gone on with.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     if scenario.kept:
         if before is None:
             record(replace(scenario, kept=0), before := folder / "before", policy)
         lines = (before / "ledger.jsonl").read_bytes().splitlines(keepends=True)
         (folder / "ledger.jsonl").write_bytes(b"".join(lines[: scenario.kept]))
-    log: dict[str, Any] = {"proposals": []}
+    log: dict[str, Any] = {"proposals": [], "kill": kill}
     with machine(scenario, folder) as patch:
         _drive(scenario, folder, policy, log, patch)
+    del log["kill"]
     if "error" in log:
         return log
     study = read_study(folder)
@@ -118,13 +140,14 @@ def _drive(
     job = Job("toy.onnx", "m", "d", budget, "", workload, base, {}, {}, scenario.on)
     write_header(root, Header(job, scenario.facts))
     context = Context(root, job, scenario.facts, {}, {}, {}, {}, "", base_ns=1, timeout_s=1.0)
+    context = replace(context, by_region=bool(scenario.pieces) and scenario.by_region)
     aim = Aim(scenario.seconds, BEGAN, scenario.target, scenario.strict, clock)
     patch.setattr(optimizing, "unpadded", lambda context, note: cut)
     explore = partial(optimizing.explore, context, targets, scenario.exact)
     clock.now += PREPARING
     try:
         searching.search(context, explore, policy, aim, silent)
-    except (OrtuneError, KeyboardInterrupt) as error:
+    except (OrtuneError, KeyboardInterrupt, Killed) as error:
         log["error"] = [type(error).__name__, *str(error).splitlines()]
 
 
@@ -172,6 +195,7 @@ class Scripted:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.context.root)
+        self.surveys = Journal(self.context.root)
         self.log["pair seconds"] = round(self.pair_seconds, 3)
 
     def key(self, plan: Plan) -> str:
@@ -225,6 +249,32 @@ class Scripted:
         proposal = Proposal(trial.plan, "final")
         return self._recorded("final", trial.plan, outcome, proposal, always_score=True)
 
+    def survey(self, request: SurveyRequest, seconds: float) -> Survey:
+        """Return what there is to know of the pieces; what each costs is in a unit of its own."""
+        self._proposed("survey", request.plan)
+        outcome = self._outcome("survey", request.plan)
+        assert outcome.seconds <= seconds, "a survey was begun that cannot end in time"
+        self._pass(outcome)
+        regions = tuple(
+            RegionCost(
+                *(one.name, (one.name, f"{one.name}/act"), one.name, ("Conv",)),
+                Interval(one.loses / 50, one.loses / 60, one.loses / 40),
+                Interval(one.gains, one.gains - 0.004, one.gains + 0.004),
+            )
+            for one in self.scenario.pieces
+        )
+        whole = self.scenario.together[0] * sum(one.loses / 50 for one in self.scenario.pieces)
+        key = self.key(request.plan)
+        found = Survey(key, request.plan, regions, whole, "share", outcome.seconds)
+        self.surveys.add(found)
+        self._die(recorded=True)
+        return found
+
+    def _die(self, *, recorded: bool) -> None:
+        kill = self.log["kill"]
+        if kill == Kill(len(self.log["proposals"]), recorded):
+            raise Killed
+
     def _proposed(self, stage: str, plan: Plan, marks: Sequence[str] = ()) -> None:
         marked = "".join(f" [{mark}]" for mark in marks)
         self.log["proposals"].append(f"{stage}: {plan.recipe.name} = {self.key(plan)}{marked}")
@@ -232,6 +282,7 @@ class Scripted:
     def _pass(self, outcome: Outcome) -> None:
         """Let the time of an attempt pass; some do not end well for the whole search."""
         self.clock.now += outcome.seconds
+        self._die(recorded=False)
         if outcome.does == "is interrupted":
             raise KeyboardInterrupt
         if outcome.does == "ends the original":
@@ -239,6 +290,8 @@ class Scripted:
 
     def _outcome(self, stage: str, plan: Plan) -> Outcome:
         found, text = usual(plan, stage, self.key(plan)), f"{stage}: {self.key(plan)}"
+        if self.scenario.pieces:
+            found = by_pieces(plan, found, self.scenario)
         for rule in self.scenario.rules:
             if re.search(rule.where, text):
                 found = replace(found, **rule.gives)
@@ -269,12 +322,28 @@ class Scripted:
             ratio = Interval(value, value * (1 - outcome.width), value * (1 + outcome.width))
             verdict = Verdict(outcome.verdict)
             scored = always_score or ratio.low < 1.05
-            score = Score("cosine", 1.0, 1.0, 1.0, 1.0, 32, verdict)
+            score = Score("cosine", 1 - 0.01 * outcome.lost, 1.0, 1.0, 1.0, 32, verdict)
             slow = Status.SLOWER if ratio.low > 1 or not scored else Status.OK
             status = Status.FAILS if scored and verdict is Verdict.FAILS else slow
             trial = replace(blank, status=status, ratio=ratio, scores=(score,) if scored else ())
         self.ledger.append(trial)
+        self._die(recorded=True)
         return trial
+
+
+def by_pieces(plan: Plan, found: Outcome, scenario: Scenario) -> Outcome:
+    """Return what comes of a plan of regions: sums over those in integers, with what is shared."""
+    at = deciding(plan.recipe.steps)
+    if at is None or not mixable(plan.recipe):
+        return replace(found, ratio=0.98, verdict="proved")
+    step = plan.recipe.steps[at]
+    out = getattr(step, "exclude", ())
+    pieces = [one for one in scenario.pieces if one.name not in out]
+    all_of_loss, all_of_gain = scenario.together
+    lost = sum(one.loses for one in pieces) * (all_of_loss if len(pieces) > 1 else 1)
+    ratio = 1 - sum(one.gains for one in pieces) * (all_of_gain if len(pieces) > 1 else 1)
+    ratio += 0.02 * (_share(type(step).name(), str(plan.backend)) - 0.5)
+    return replace(found, ratio=ratio, lost=lost, verdict="fails" if lost > 1 else "proved")
 
 
 def usual(plan: Plan, stage: str, text: str) -> Outcome:

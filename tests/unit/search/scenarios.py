@@ -52,6 +52,7 @@ class Outcome:
         verdict: proved, likely or fails.
         width: Of the ratio's interval to either side, relative.
         seconds: That pass meanwhile.
+        lost: Over what may be lost, where that is told.
         does: crashes, changes nothing, is interrupted, ends the original; or nothing of that.
     """
 
@@ -60,6 +61,21 @@ class Outcome:
     width: float = 0.01
     seconds: float = 1.0
     does: str = ""
+    lost: float = 0.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A region as it truly is.
+
+    Attributes:
+        gains: Share of the original's latency that integers save there.
+        loses: Of what may be lost, alone.
+    """
+
+    name: str
+    gains: float
+    loses: float
 
 
 @dataclass(frozen=True)
@@ -86,6 +102,9 @@ class Scenario:
         cpus: That may be used.
         flags: Instruction sets.
         cut: The original behind buckets, where its data are padded.
+        pieces: Of the model: what its integer plans gain and lose. None: it has no regions.
+        by_region: Whether regions are asked for, where there are some.
+        together: Of the sum of single losses what all lose together; of single gains likewise.
         kept: Trials of an earlier run of it that are known already.
         shows: What must be found in the record: the reason why the scenario is here.
     """
@@ -103,6 +122,9 @@ class Scenario:
     cpus: int = 2
     flags: str = VNNI
     cut: str = ""
+    pieces: tuple[Piece, ...] = ()
+    together: tuple[float, float] = (1.0, 1.0)
+    by_region: bool = True
     kept: int = 0
     shows: tuple[str, ...] = ()
 

@@ -51,20 +51,22 @@ def loads(content: bytes | str) -> Any:
     return data
 
 
-def demand(data: object, where: str, *, fix: str = DISTRUST) -> None:
+def demand(data: object, where: str, *, fix: str = DISTRUST, signed: bool = False) -> None:
     """Refuse plain JSON data in which a backend, at any depth, is set as a file may not.
 
     Args:
         data: What `codec.encode` gives or `codec.decode` takes.
         where: What holds it, for the message.
         fix: What to do about it.
+        signed: Intervals may be of differences, which lie below 0 too, instead of ratios.
 
     Raises:
         BadSettings: A setting is not in the table or out of its bounds, an interval's ends lie on
             the wrong sides, or the data are nested deeper than anything that ortune writes.
     """
+    least = -math.inf if signed else 0.0
     for held in _mappings(data):
-        if held.keys() == _INTERVAL and not _ordered(*(held[name] for name in _INTERVAL)):
+        if held.keys() == _INTERVAL and not _ordered(least, *(held[name] for name in _INTERVAL)):
             raise BadSettings(f"{where}: {_cut(str(held))} is not an interval", fix=fix)
         if "is" in held and (why := next(_refused(held), "")):
             raise BadSettings(f"{where}: {why}", fix=fix)
@@ -135,11 +137,11 @@ def table() -> dict[str, Any]:
     }
 
 
-def _ordered(low: Any, value: Any, high: Any) -> bool:
-    """Whether these may be a ratio and its ends; what was not measured has none."""
+def _ordered(least: float, low: Any, value: Any, high: Any) -> bool:
+    """Whether these may be an estimate and its ends; what was not measured has none."""
     if not all(isinstance(one, (int, float)) for one in (low, value, high)):
         return True  # the codec says what is wrong
-    return bool(math.isnan(value) or 0 <= low <= value <= high)
+    return bool(math.isnan(value) or least <= low <= value <= high)
 
 
 def _mappings(data: object) -> Iterator[Mapping[str, Any]]:

@@ -38,7 +38,12 @@ def begun(context: Context, record: MachineRecord | None, sink: Sink) -> Context
     if record is not None and not (context.root / "ledger.jsonl").is_file():
         header = replace(header, paid=_read(record, sink))
         write_header(context.root, header)
-    return replace(context, paid=header.paid, by_operator=header.by_operator)
+    return replace(
+        context,
+        paid=header.paid,
+        by_operator=header.by_operator,
+        by_region=context.by_region and header.by_region,
+    )
 
 
 def _read(record: MachineRecord, sink: Sink) -> Paid:

@@ -14,6 +14,8 @@ from ortune.search.compare import leaders
 from ortune.search.expectation.features import hint
 from ortune.search.policy import View
 
+REGIONS = "regions"
+"""Stage of mixtures of regions."""
 LEADERS = 3
 """Plans around which settings are tried, and whose settings the others get."""
 
@@ -78,7 +80,7 @@ def _recipes(view: View) -> Iterator[Candidate]:
 def _rescues(view: View) -> Iterator[Candidate]:
     """Yield what may bring plans back into the budget that run and fail it."""
     for trial in _searched(view):
-        if trial.status is Status.FAILS:
+        if trial.status is Status.FAILS and trial.stage != REGIONS:
             for plan in view.space.rescues(trial.plan):
                 yield Candidate(plan, "rescue", f"{trial.plan} fails the budget")
 

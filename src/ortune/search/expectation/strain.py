@@ -10,6 +10,8 @@ from ortune.core.trial import Score, Verdict
 LEAST, MOST = -3.0, 4.0
 """Strains are cut off here: a plan that loses a twentieth of what it may is as good as exact."""
 _TOUCHING = 0.05
+_CERTAIN = 0.05
+"""Share beyond the limit, at least, where the verdict says which side of it a plan is on."""
 _NEPER = 20 / math.log(10)
 """Decibels by which an amplitude grows e-fold."""
 
@@ -35,6 +37,27 @@ def strain(score: Score, budget: Budget) -> float:
     found = min(MOST, max(LEAST, found))
     fails = score.verdict is Verdict.FAILS
     return max(found, _TOUCHING) if fails else min(found, -_TOUCHING)
+
+
+def lost(score: Score, budget: Budget) -> float:
+    """Return what a plan loses over what it may lose, in a measure that adds up over layers.
+
+    1 is the limit. Decibels are turned into power, as errors that know nothing of each other add
+    up in it. The verdict decides the side, as in `strain`. NaN and infinity: nothing is known, or
+    nothing may be lost.
+    """
+    bound = budget.bound(score.base)
+    better = 1 if budget.metric.higher_is_better else -1
+    if budget.metric.decibels:
+        found = 10 ** (better * (bound - score.value) / 10)
+    else:
+        gone, allowed = better * (score.base - score.value), better * (score.base - bound)
+        found = gone / allowed if allowed > 0 else math.inf if gone > 0 else 0.0
+    if math.isnan(found):
+        return math.nan
+    found = max(0.0, found)
+    fails = score.verdict is Verdict.FAILS
+    return max(found, 1 + _CERTAIN) if fails else min(found, 1 - _CERTAIN)
 
 
 def together(one: float, two: float) -> float:

@@ -317,6 +317,12 @@ def test_an_interval_whose_ends_are_on_the_wrong_sides(ends: tuple[float, ...]) 
         stored.demand({"ratio": {"value": value, "low": low, "high": high}}, "a run")
 
 
+def test_a_difference_may_lie_below_nothing_where_it_is_expected() -> None:
+    stored.demand({"gain": {"value": -0.1, "low": -0.2, "high": 0.1}}, "a run", signed=True)
+    with pytest.raises(BadSettings, match="is not an interval"):
+        stored.demand({"gain": {"value": -0.1, "low": 0.0, "high": 0.1}}, "a run", signed=True)
+
+
 def test_an_interval_and_what_was_not_measured() -> None:
     stored.demand({"ratio": {"value": 0.5, "low": 0.0, "high": 0.6}}, "a run")
     stored.demand([{"value": float("nan"), "low": float("nan"), "high": 1.0}], "a run")

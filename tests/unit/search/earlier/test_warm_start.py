@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit import studies
 
-from ortune.core.event import Event, Note
+from ortune.core.event import Event, Note, silent
 from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
 from ortune.core.study import Study
 from ortune.experiment.context import Context
@@ -90,6 +90,16 @@ def test_a_header_of_before_knows_nothing(study: Study) -> None:
     header = read_header(root)
     assert header is not None
     assert (header.paid, header.by_operator) == (NOTHING, {})
+
+
+@pytest.mark.parametrize("began", [True, False])
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_run_begun_without_regions_goes_on_without(
+    study: Study, began: bool, asked: bool
+) -> None:
+    write_header(Path(study.root), replace(study.header, by_region=began))
+    found = begun(replace(context(study), by_region=asked), None, silent)
+    assert found.by_region is (began and asked)
 
 
 def test_what_a_search_learnt_is_added(study: Study, record: MachineRecord) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ortune.core.budget import Budget
 from ortune.core.trial import Score, Verdict
-from ortune.search.expectation.strain import LEAST, MOST, strain, together
+from ortune.search.expectation.strain import LEAST, MOST, lost, strain, together
 
 
 def scored(value: float, base: float = 1.0, verdict: Verdict | None = Verdict.LIKELY) -> Score:
@@ -45,6 +45,33 @@ def test_the_verdict_decides_the_sign() -> None:
 def test_what_cannot_be_scored_is_far_outside() -> None:
     found = strain(scored(math.nan, verdict=Verdict.FAILS), Budget.parse("cosine>=0.99"))
     assert found == MOST
+
+
+@pytest.mark.parametrize(
+    ("budget", "value", "base", "verdict", "expected"),
+    [
+        ("top1>=base-0.02", 0.89, 0.9, Verdict.LIKELY, 0.5),
+        ("top1>=base-0.02", 0.86, 0.9, Verdict.FAILS, 2.0),
+        ("max-error<=0.1", 0.05, 0.0, Verdict.LIKELY, 0.5),
+        ("snr(share=0)>=30", 20.0, 200.0, Verdict.FAILS, 10.0),
+        ("snr(share=0)>=30", 40.0, 200.0, Verdict.LIKELY, 0.1),
+        ("top1>=base-0.02", 0.1, 0.9, Verdict.FAILS, 40.0),
+        ("top1>=base-0.02", 0.95, 0.9, Verdict.PROVED, 0.0),
+        ("top1>=base", 0.8, 0.9, Verdict.FAILS, math.inf),
+        ("cosine>=0.99", 0.999, 1.0, Verdict.FAILS, 1.05),
+        ("cosine>=0.99", 0.98, 1.0, Verdict.LIKELY, 0.95),
+    ],
+)
+def test_losses_are_counted_so_that_they_add_up(
+    budget: str, value: float, base: float, verdict: Verdict, expected: float
+) -> None:
+    found = lost(scored(value, base, verdict), Budget.parse(budget))
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_what_cannot_be_scored_loses_nobody_knows_what() -> None:
+    found = lost(scored(math.nan, verdict=Verdict.FAILS), Budget.parse("cosine>=0.99"))
+    assert math.isnan(found)
 
 
 def test_losses_add_up() -> None:

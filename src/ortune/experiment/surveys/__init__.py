@@ -1,0 +1,1 @@
+"""Regions of a plan measured one at a time, and the journal of it in the run's folder."""

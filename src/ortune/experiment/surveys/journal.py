@@ -1,0 +1,99 @@
+"""The journal of a run's regions: surveys, and what came of the mixtures that followed.
+
+One JSON line each, ``{"survey": {...}}`` or ``{"mixture": {...}}``, on disk before the search goes
+on; a torn last line is cut off when the journal is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.plugins import codec, stored
+from ortune.regions.survey import MixtureTried, Survey
+
+NAME = "regions.jsonl"
+_KINDS: dict[str, type[Survey | MixtureTried]] = {"survey": Survey, "mixture": MixtureTried}
+
+
+class Journal:
+    """What a run knows of regions.
+
+    Attributes:
+        known: Surveys, in order.
+        mixtures: Those that were tried, in order.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / NAME
+        _cut(self._path)
+        self.known: list[Survey] = []
+        self.mixtures: list[MixtureTried] = []
+        for one in read(root):
+            self._keep(one)
+
+    def add(self, one: Survey | MixtureTried) -> None:
+        """Record it; it is on disk when this returns.
+
+        Raises:
+            OrtuneError: The file cannot be written.
+        """
+        kind = next(name for name, cls in _KINDS.items() if isinstance(one, cls))
+        line = json.dumps({kind: codec.encode(one)}, separators=(",", ":")) + "\n"
+        try:
+            with self._path.open("ab") as file:
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise OrtuneError(
+                f"cannot write {self._path}: {error.strerror}", fix="free space, then run again"
+            ) from error
+        self._keep(one)
+
+    def _keep(self, one: Survey | MixtureTried) -> None:
+        if isinstance(one, Survey):
+            self.known.append(one)
+        else:
+            self.mixtures.append(one)
+
+
+def read(root: Path) -> list[Survey | MixtureTried]:
+    """Return what a run's journal holds; a last line that is being written is left out.
+
+    Raises:
+        BadData: It cannot be read, or holds settings that a file may not set.
+    """
+    path = root / NAME
+    if not path.is_file():
+        return []
+    data = path.read_bytes()
+    lines = data[: data.rfind(b"\n") + 1].splitlines()
+    return [_record(line, path) for line in lines]
+
+
+def _record(line: bytes, path: Path) -> Survey | MixtureTried:
+    try:
+        found = stored.loads(line)
+        (name, held), *more = found.items()
+        if more or name not in _KINDS:
+            raise ValueError(f"'{name}' is no record of regions")
+        stored.demand(held, str(path), fix=stored.DISTRUST, signed=True)
+        return codec.decode(_KINDS[name], held)
+    except BadSettings as error:
+        raise BadData(error.what, fix=error.fix) from None
+    except (OrtuneError, ValueError, AttributeError) as error:
+        raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
+
+
+def _cut(path: Path) -> None:
+    """Cut off a torn last line: its writer died."""
+    if not path.is_file():
+        return
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with path.open("r+b") as file:
+            file.truncate(whole)

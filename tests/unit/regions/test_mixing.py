@@ -1,0 +1,128 @@
+"""Regions are left in float through fields that exist, whatever their nodes are called."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ortune.backends.cpu import Cpu
+from ortune.core.plugins import codec
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import Quantizer, Recipe, Step, Transform
+from ortune.core.trial import Interval, Plan
+from ortune.quantization.node_filter import literally
+from ortune.regions.mixing import left_in_float, mixable, mixed
+from ortune.regions.survey import RegionCost, Survey
+
+NONE = Interval(0.0, 0.0, 0.0)
+
+
+def quantizers(*spelled: str) -> Recipe:
+    steps = tuple(parse(Quantizer, one) for one in spelled)
+    return Recipe(" + ".join(spelled), steps)
+
+
+def surveyed(recipe: Recipe, **regions: tuple[str, ...]) -> Survey:
+    found = (
+        RegionCost(name, nodes, "p", ("MatMul",), NONE, NONE) for name, nodes in regions.items()
+    )
+    return Survey("key", Plan(recipe, Cpu()), tuple(found), 0.1)
+
+
+def test_nodes_join_what_is_excluded_already() -> None:
+    recipe = quantizers("int8-dynamic(exclude=[head])")
+    survey = surveyed(recipe, a=("a", "a/gelu"), b=("b",), c=("c[0]*",))
+    found = mixed(survey, {"c", "a"})
+    assert found.name == "int8-dynamic(exclude=[head]), 2 of 3 regions in float"
+    assert str(found.steps[0]) == 'int8-dynamic(exclude=[head, a, a/gelu, "c[[]0][*]"])'
+    assert left_in_float(survey, found) == {"a", "c"}
+
+
+def test_none_left_is_the_recipe_itself() -> None:
+    survey = surveyed(quantizers("int8-static"), a=("a",))
+    assert mixed(survey, ()) == survey.plan.recipe
+    assert left_in_float(survey, survey.plan.recipe) == frozenset()
+
+
+def test_preparing_steps_follow_the_step_they_prepare_for() -> None:
+    recipe = quantizers(
+        "smooth-quant(before=int8-dynamic)",
+        "adaptive-rounding(before=int8-dynamic)",
+        "int8-dynamic",
+    )
+    found = mixed(surveyed(recipe, a=("a",), b=("b",)), ["b"])
+    last = "int8-dynamic(exclude=[b])"
+    assert [str(step) for step in found.steps] == [
+        f"smooth-quant(before={last})",
+        f"adaptive-rounding(before={last})",
+        last,
+    ]
+
+
+def test_what_is_meant_by_default_is_written_out_where_it_changes() -> None:
+    found = mixed(surveyed(quantizers("bias-correction", "int8-static"), a=("a",)), ["a"])
+    last = "int8-static(exclude=[a])"
+    assert [str(step) for step in found.steps] == [f"bias-correction(before={last})", last]
+
+
+def test_steps_for_another_step_stay() -> None:
+    recipe = quantizers("adaptive-rounding(before=int8-static)", "int8-static", "int8-dynamic")
+    found = mixed(surveyed(recipe, a=("a",)), ["a"])
+    assert found.steps[:2] == recipe.steps[:2]
+    assert str(found.steps[2]) == "int8-dynamic(exclude=[a])"
+
+
+def test_another_recipe_is_no_mixture() -> None:
+    survey = surveyed(quantizers("int8-dynamic"), a=("a", "a2"), b=("b",))
+    for other in (
+        "int8-dynamic(exclude=[a])",
+        "int8-dynamic(exclude=[b, z])",
+        "int8-dynamic(per_channel=false, exclude=[b])",
+        "int8-static(exclude=[b])",
+        "fp16",
+    ):
+        assert left_in_float(survey, quantizers(other)) is None, other
+    assert left_in_float(survey, Recipe("as-is")) is None
+    clean = Recipe("clean", (parse(Transform, "simplify"), *quantizers("int8-dynamic").steps))
+    assert left_in_float(survey, clean) is None
+
+
+@pytest.mark.parametrize(
+    ("spelled", "can"),
+    [
+        (("int8-static",), True),
+        (("int4-weights",), True),
+        (("int8-weights(fold=true)",), True),
+        (("smooth-quant", "int8-static"), True),
+        (("fp16",), True),
+        (("requantize",), False),
+        (("smooth-quant",), False),
+        ((), False),
+    ],
+)
+def test_what_decides_and_excludes_can_be_mixed(spelled: tuple[str, ...], can: bool) -> None:
+    assert mixable(quantizers(*spelled)) is can
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(NAMES, min_size=2, max_size=5, unique=True))
+@example(["re:a", "/layer.0/MatMul, (2)", 'say "no"', "a[0]*?", "true", "\\", "ä\n"])
+def test_every_name_comes_back_from_its_spelling(nodes: list[str]) -> None:
+    recipe = quantizers("adaptive-rounding(before=int8-dynamic)", "int8-dynamic")
+    survey = surveyed(recipe, one=tuple(nodes[:-1]), two=tuple(nodes[-1:]))
+    found = mixed(survey, ["one"])
+    read = tuple(parse(Quantizer, str(step)) for step in found.steps)
+    assert read == found.steps
+    steps: list[Step] = [codec.decode(Quantizer, codec.encode(step)) for step in found.steps]
+    assert tuple(steps) == found.steps
+    assert left_in_float(survey, Recipe("whatever", read)) == {"one"}
+    assert getattr(read[-1], "exclude") == tuple(map(literally, nodes[:-1]))  # noqa: B009
+
+
+def test_a_region_left_out_from_the_start_is_not_given_back() -> None:
+    survey = surveyed(quantizers("int8-dynamic(exclude=[a])"), a=("a",), b=("b",))
+    assert left_in_float(survey, mixed(survey, ["b"])) == {"b"}

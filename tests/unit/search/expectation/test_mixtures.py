@@ -1,0 +1,259 @@
+"""Mixtures on records alone: a survey and trials in, the mixture to try next out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from ortune.backends.cpu import Cpu
+from ortune.core.budget import Budget
+from ortune.core.capabilities import Capabilities
+from ortune.core.facts import Facts
+from ortune.core.step import AS_IS, Recipe
+from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
+from ortune.quantizers.int8_dynamic import Int8Dynamic
+from ortune.recipe.space import Space, Target
+from ortune.regions.mixing import mixed
+from ortune.regions.survey import RegionCost, Survey
+from ortune.search.expectation.mixtures import MOST, Known, Mixture, mixtures
+from ortune.search.expectation.surveying import longest_s, surveys
+from ortune.search.policy import View
+from ortune.workloads.latency import Latency
+
+CPU = Cpu()
+FACTS = Facts({"MatMul": 6, "Add": 6}, 12, 1, 1, {}, 17, 8, (), ())
+SPACE = Space(FACTS, (Target(CPU, Capabilities()),), Latency(), CPU)
+BASE = Trial("base", Plan(AS_IS, CPU), "search", Status.OK, Interval(1, 1, 1), stage="baseline")
+WHOLE = Plan(Recipe("int8-dynamic", (Int8Dynamic(),)), CPU)
+NAN = math.nan
+
+
+def trial(plan: Plan, ratio: float, lost: float | None) -> Trial:
+    """Return a trial under the budget `cosine>=0.99`."""
+    fails = lost is not None and lost > 1
+    verdict = Verdict.FAILS if fails else Verdict.PROVED
+    value = 1 - 0.01 * (lost or 0.0)
+    scores = () if lost is None else (Score("cosine", value, 1.0, value, 1.0, 32, verdict),)
+    status = Status.FAILS if fails else Status.OK
+    ends = Interval(ratio, ratio * 0.99, ratio * 1.01)
+    return Trial(plan.spelled, plan, "search", status, ends, scores, seconds=2.0, building=0.5)
+
+
+def region(
+    name: str, cost: float, gain: float, error: str = "", *, clear: bool = True
+) -> RegionCost:
+    ends = Interval(gain, gain - 0.0005, gain + 0.0005) if clear else Interval(gain, -1.0, 1.0)
+    return RegionCost(name, (name,), name, ("MatMul",), Interval(cost, cost, cost), ends, 0, error)
+
+
+def survey(*regions: RegionCost, whole: float | None = None) -> Survey:
+    total = sum(one.accuracy_cost.value for one in regions) if whole is None else whole
+    return Survey(WHOLE.spelled, WHOLE, regions, total, seconds=4.0)
+
+
+def view(made: Survey | None, *trials: Trial, **known: object) -> View:
+    held = () if made is None else (made,)
+    budget = Budget.parse("cosine>=0.99")
+    found = View(FACTS, SPACE, (BASE, *trials), 80.0, 100.0, budget, surveys=held, by_region=True)
+    return replace(found, **known)
+
+
+def of_mixture(made: Survey, left: Sequence[str], ratio: float, lost: float | None) -> Trial:
+    return trial(Plan(mixed(made, left), CPU), ratio, lost)
+
+
+def first(made: Survey, *trials: Trial) -> Mixture | None:
+    return next(mixtures(view(made, *trials)), None)
+
+
+FRAGILE = survey(region("a", 0.3, 0.02), region("b", 0.05, 0.2), region("c", 0.05, 0.3))
+
+
+def test_what_costs_most_for_its_time_is_given_back() -> None:
+    found = first(FRAGILE, trial(WHOLE, 0.4, 1.6))
+    assert found is not None
+    assert found.left == ("a",)
+    assert found.ratio == pytest.approx(0.42)
+    assert found.lost == pytest.approx(0.4)
+    assert found.keeps > 0.9
+    assert found.why.startswith("regions: 1 of 3 in float (a): expected ratio 0.42, 0.40 of")
+
+
+def test_far_from_the_limit_single_losses_count() -> None:
+    made = survey(
+        region("a", 0.3, 0.02), region("b", 0.05, 0.2), region("c", 0.05, 0.3), whole=0.8
+    )
+    far, near = first(made, trial(WHOLE, 0.4, 16.0)), first(made, trial(WHOLE, 0.4, 1.6))
+    assert far is not None
+    assert near is not None
+    assert far.corrected == pytest.approx(20.0)
+    assert near.corrected == pytest.approx(4.0)
+
+
+def test_what_was_not_measured_stays_in_float() -> None:
+    made = survey(
+        region("b", 0.05, 0.2),
+        region("slow", NAN, 0.1),
+        region("untimed", 0.01, NAN),
+        region("broken", 0.01, 0.2, "it does not build"),
+        region("endless", math.inf, 0.1),
+    )
+    found = first(replace(made, whole_cost=0.1), trial(WHOLE, 0.4, 1.2))
+    assert found is not None
+    assert found.left == ("slow", "untimed", "broken", "endless")
+
+
+def test_what_makes_no_difference_is_left_to_the_plan() -> None:
+    made = survey(region("a", 0.3, 0.1), region("idle", 0.0, 0.0), region("c", 0.05, 0.3))
+    found = first(made, trial(WHOLE, 0.4, 1.6))
+    assert found is not None
+    assert found.left == ("a",)
+
+
+def test_a_gain_that_may_be_none_is_none() -> None:
+    made = survey(region("a", 0.3, 0.1), region("tiny", 0.0, 0.0004, clear=False))
+    made = replace(made, regions=(*made.regions, region("c", 0.05, 0.3)))
+    found = first(made, trial(WHOLE, 0.4, 1.6))
+    assert found is not None
+    assert found.left == ("a",)
+    costs = replace(made.regions[1], accuracy_cost=Interval(0.001, 0, 0.002))
+    found = first(
+        replace(made, regions=(made.regions[0], costs, made.regions[2])), trial(WHOLE, 0.4, 1.6)
+    )
+    assert found is not None
+    assert found.left == ("a", "tiny")
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [trial(WHOLE, 0.4, None), trial(WHOLE, 0.4, NAN), replace(trial(WHOLE, 0.4, 2.0), ratio=None)],
+)
+def test_nothing_follows_where_the_plan_tells_nothing(whole: Trial) -> None:
+    assert first(FRAGILE, whole) is None
+
+
+def test_nothing_follows_where_no_region_costs_anything_or_all_cost_too_much() -> None:
+    free = survey(*(region(name, 0.0, 0.1) for name in "abc"))
+    assert first(free, trial(WHOLE, 0.4, 3.0)) is None
+    dear = survey(*(region(name, 0.3, 0.1) for name in "abc"))
+    assert first(dear, trial(WHOLE, 0.4, 30.0)) is None
+    assert first(replace(FRAGILE, error="it died"), trial(WHOLE, 0.4, 2.0)) is None
+
+
+def test_a_plan_within_the_budget_gives_back_what_costs_time() -> None:
+    made = survey(region("a", 0.1, -0.05), region("b", 0.1, 0.2), region("c", 0.1, 0.3))
+    for lost in (0.0, 0.5):
+        found = first(made, trial(WHOLE, 0.6, lost))
+        assert found is not None
+        assert found.left == ("a",)
+        assert found.ratio == pytest.approx(0.55)
+    assert first(survey(*made.regions[1:]), trial(WHOLE, 0.6, 0.5)) is None
+
+
+MANY = survey(*(region(f"r{i}", 0.1 + 0.01 * i, 0.05) for i in range(10)))
+
+
+def test_a_mixture_that_fails_is_followed_by_one_of_less() -> None:
+    whole = trial(WHOLE, 0.4, 1.45)
+    one = first(MANY, whole)
+    assert one is not None
+    failed = of_mixture(MANY, one.left, 0.5, 1.3)
+    two = first(MANY, whole, failed)
+    assert two is not None
+    assert len(two.left) > len(one.left)
+    assert two.corrected > one.corrected
+    assert not two.first
+
+
+def test_a_mixture_with_room_is_followed_by_a_faster_one() -> None:
+    whole = trial(WHOLE, 0.4, 3.0)
+    one = first(MANY, whole)
+    assert one is not None
+    two = first(MANY, whole, of_mixture(MANY, one.left, 0.7, 0.3))
+    assert two is not None
+    assert len(two.left) < len(one.left)
+
+
+def test_it_ends_after_a_few_and_where_nothing_is_gained() -> None:
+    whole = trial(WHOLE, 0.4, 3.0)
+    tried = [whole]
+    while (found := first(MANY, *tried)) is not None:
+        tried.append(of_mixture(MANY, found.left, found.ratio, 0.2))
+        assert len(tried) <= MOST + 1
+    assert len(tried) > 2
+    every = Known.of(MANY, view(MANY, *tried))
+    assert every is not None
+    assert [every.expected(t).left for t in every.mixtures]
+    first_of = every.expected(every.mixtures[0])
+    assert first_of == first(MANY, whole)
+
+
+def test_time_that_was_lost_otherwise_than_expected_counts_next() -> None:
+    whole = trial(WHOLE, 0.4, 3.0)
+    one = first(MANY, whole)
+    assert one is not None
+    twice = 0.4 + 2 * (one.ratio - 0.4)
+    two = first(MANY, whole, of_mixture(MANY, one.left, twice, 0.4))
+    assert two is not None
+    assert two.ratio == pytest.approx(0.4 + 0.1 * len(two.left))
+
+
+def test_settings_around_a_mixture_are_not_further_mixtures() -> None:
+    whole = trial(WHOLE, 0.4, 3.0)
+    one = first(MANY, whole)
+    assert one is not None
+    elsewhere = trial(Plan(one.plan.recipe, Cpu(threads=1)), 0.5, 0.2)
+    assert first(MANY, whole, elsewhere) == one
+
+
+# --- surveys ----------------------------------------------------------------------------------
+
+
+def test_a_fast_plan_that_fails_is_worth_a_survey() -> None:
+    found = surveys(view(None, trial(WHOLE, 0.4, 1.6)))
+    assert [one.request.plan for one in found] == [WHOLE]
+    assert found[0].gain > 0.1
+    assert found[0].request.why.endswith(
+        "takes 0.40 of the original's time and loses 1.6 times what it may"
+    )
+
+
+def test_the_more_it_loses_the_less_a_survey_is_worth() -> None:
+    gains = [surveys(view(None, trial(WHOLE, 0.4, lost)))[0].gain for lost in (1.1, 3.0, 30.0)]
+    assert gains == sorted(gains, reverse=True)
+    assert len(set(gains)) == 3
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"by_region": False},
+        {"facts": replace(FACTS, ops={"MatMul": 2})},
+        {"left": 1.0},
+        {"kept_back": 79.0},
+        {"total": 4.0},
+        {"surveys": (FRAGILE,)},
+        {"space": replace(SPACE, exact=True)},
+        {"budget": None},
+    ],
+)
+def test_no_survey_where_it_is_off_known_or_does_not_fit(known: dict[str, object]) -> None:
+    assert surveys(replace(view(None, trial(WHOLE, 0.4, 1.6)), **known)) == []
+
+
+def test_no_survey_of_what_cannot_win_or_tells_nothing() -> None:
+    fast = trial(Plan(AS_IS, Cpu(threads=1)), 0.3, 0.0)
+    assert surveys(view(None, fast, trial(WHOLE, 0.4, 1.6))) == []
+    for odd in (trial(WHOLE, 0.4, NAN), replace(trial(WHOLE, 0.4, 2.0), stopped="too slow")):
+        assert surveys(view(None, odd)) == []
+    leaves_nothing_out = Plan(AS_IS, CPU)
+    assert surveys(view(None, replace(trial(leaves_nothing_out, 0.4, 2.0), key="k"))) == []
+
+
+def test_surveys_share_a_quarter_of_the_time_and_end_before_the_finals() -> None:
+    assert longest_s(view(None)) == 25.0
+    assert longest_s(view(FRAGILE)) == 21.0
+    assert longest_s(view(FRAGILE, kept_back=70.0)) == 10.0

@@ -1,0 +1,163 @@
+"""Searches by region over scripted results: what is surveyed, mixed, journalled and kept."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.search.driver import Kill, record
+from tests.unit.search.scenarios import TRANSFORMER, Piece, Scenario, facts, on
+
+from ortune.core.plugins.spelling import parse
+from ortune.core.trial import Trial
+from ortune.experiment.ledger import read_study
+from ortune.experiment.surveys import journal
+from ortune.regions.survey import MixtureTried, Survey
+from ortune.search.policy import Policy
+
+SOUND = tuple(Piece(f"sound{i}", 0.06, 0.03) for i in range(8))
+FRAGILE = Piece("fragile", 0.05, 5.0)
+WORTHLESS = Piece("worthless", -0.03, 0.05)
+PLANTED = Scenario(
+    TRANSFORMER, on="cpu", pieces=(FRAGILE, *SOUND, WORTHLESS), rules=(on("^survey", seconds=6),)
+)
+POLICIES = ["adaptive", "exhaustive"]
+
+
+def searched(
+    scenario: Scenario, folder: Path, policy: str = "adaptive", kill: Kill | None = None
+) -> dict[str, Any]:
+    return record(scenario, folder, parse(Policy, policy), kill=kill)
+
+
+def of_stage(folder: Path, stage: str) -> list[Trial]:
+    return [t for t in read_study(folder).trials if t.stage == stage and t.part == "search"]
+
+
+def mixtures(folder: Path) -> list[MixtureTried]:
+    return [one for one in journal.read(folder) if isinstance(one, MixtureTried)]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_fragile_and_a_worthless_region_are_left_in_float(policy: str, tmp_path: Path) -> None:
+    searched(PLANTED, tmp_path, policy)
+    found = mixtures(tmp_path)
+    assert found[0].left == ("fragile", "worthless")
+    assert (found[0].regions, found[0].kept) == (10, True)
+    assert found[0].lost == pytest.approx(0.24)
+    best = read_study(tmp_path).best
+    assert best.part == "final"
+    assert "exclude=[fragile, fragile/act, worthless, worthless/act]" in best.plan.spelled
+    assert best.ratio is not None
+    assert best.ratio.value < 0.56
+    proposed = of_stage(tmp_path, "regions")[0].plan.recipe.name
+    assert proposed.endswith(", 2 of 10 regions in float")
+
+
+def test_the_journal_says_what_was_expected_and_measured(tmp_path: Path) -> None:
+    searched(PLANTED, tmp_path)
+    first, *rest = journal.read(tmp_path)
+    assert isinstance(first, Survey)
+    assert [region.region for region in first.regions][:2] == ["fragile", "sound0"]
+    assert rest
+    for one in mixtures(tmp_path):
+        assert one.survey in {s.key for s in journal.read(tmp_path) if isinstance(s, Survey)}
+        assert one.ratio is not None
+        assert one.expected_ratio == pytest.approx(one.ratio.value, abs=0.1)
+        assert one.why
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "staged"])
+def test_switched_off_it_surveys_and_mixes_nothing(policy: str, tmp_path: Path) -> None:
+    off = PLANTED if policy == "staged" else replace(PLANTED, by_region=False)
+    log = searched(off, tmp_path, policy)
+    assert not any("survey" in text or "exclude" in text for text in log["proposals"])
+    assert not (tmp_path / journal.NAME).exists()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_measured_corrects_what_is_expected(policy: str, tmp_path: Path) -> None:
+    pieces = tuple(Piece(f"p{i}", 0.03 + 0.004 * (i % 5), 0.1 + 0.05 * i) for i in range(14))
+    scenario = replace(PLANTED, pieces=pieces, together=(1.6, 0.9), seconds=200.0)
+    searched(scenario, tmp_path, policy)
+    one = [m for m in mixtures(tmp_path) if m.survey == mixtures(tmp_path)[0].survey]
+    assert 2 <= len(one) <= 4
+    assert len({m.left for m in one}) == len(one)
+    apart = [abs(m.expected_lost / m.lost - 1) for m in one if m.lost]
+    assert apart[-1] < apart[0]
+    assert any(m.lost is not None and m.lost <= 1 for m in one)
+
+
+def test_a_plan_that_keeps_the_budget_may_give_regions_back(tmp_path: Path) -> None:
+    pieces = (*SOUND, Piece("slow", -0.1, 0.01))
+    searched(replace(PLANTED, pieces=pieces), tmp_path)
+    assert mixtures(tmp_path)[0].left == ("slow",)
+    assert mixtures(tmp_path)[0].kept
+
+
+def test_nothing_is_surveyed_where_no_plan_is_faster(tmp_path: Path) -> None:
+    slow = tuple(Piece(f"slow{i}", -0.05, 2.0) for i in range(6))
+    log = searched(replace(PLANTED, pieces=slow), tmp_path)
+    assert not any(text.startswith("survey") for text in log["proposals"])
+
+
+def test_a_model_of_two_layers_is_not_surveyed(tmp_path: Path) -> None:
+    small = replace(PLANTED, facts=facts(MatMul=2, Add=9))
+    log = searched(small, tmp_path)
+    assert not any(text.startswith("survey") for text in log["proposals"])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("seconds", [20.0, 30.0, 45.0, 60.0, 100.0])
+def test_surveys_take_a_quarter_of_the_time_and_end_in_it(
+    policy: str, seconds: float, tmp_path: Path
+) -> None:
+    searched(replace(PLANTED, seconds=seconds), tmp_path, policy)
+    found = [one for one in journal.read(tmp_path) if isinstance(one, Survey)]
+    assert sum(one.seconds for one in found) <= seconds / 4
+    study = read_study(tmp_path)
+    spent = sum(t.seconds for t in study.trials) + sum(one.seconds for one in found)
+    assert spent <= seconds + 6
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_kills_change_no_proposal_and_no_journal(policy: str, tmp_path: Path) -> None:
+    whole = searched(PLANTED, tmp_path / "whole", policy)
+    names = ("ledger.jsonl", journal.NAME)
+    wanted = {name: (tmp_path / "whole" / name).read_bytes() for name in names}
+    every = whole["proposals"]
+    around = next(at for at, text in enumerate(every, 1) if "exclude" in text)
+    places = {
+        around - 1,
+        around,
+        around + 1,
+        *random.Random(policy).sample(range(1, len(every)), 3),
+    }
+    for after in sorted(places):
+        for recorded in (False, True):
+            folder = tmp_path / f"{after}-{recorded}"
+            died = searched(PLANTED, folder, policy, Kill(after, recorded))
+            assert died["error"][0] == "Killed"
+            again = searched(PLANTED, folder, policy)
+            assert again["proposals"] == every[after if recorded else after - 1 :], folder.name
+            assert {name: (folder / name).read_bytes() for name in names} == wanted, folder.name
+            assert (again["best"], again["finished"]) == (whole["best"], whole["finished"])
+
+
+@pytest.mark.parametrize("where", ["^survey", "^regions"])
+def test_an_interrupt_keeps_the_best_so_far(where: str, tmp_path: Path) -> None:
+    rules = (*PLANTED.rules, on(where, does="is interrupted"))
+    log = searched(replace(PLANTED, rules=rules), tmp_path)
+    assert log["finished"] == "interrupted"
+    assert log["best"]
+    again = searched(PLANTED, tmp_path)
+    assert again["finished"] == "done"
+    assert mixtures(tmp_path)[0].left == ("fragile", "worthless")
+
+
+def test_settings_are_tried_around_mixtures(tmp_path: Path) -> None:
+    log = searched(replace(PLANTED, seconds=300.0), tmp_path)
+    assert any(text.startswith("runtime") and "fragile" in text for text in log["proposals"])
