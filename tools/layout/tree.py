@@ -50,6 +50,7 @@ class Limits:
         default_factory=lambda: {
             "Target": "a backend of a search, and where a package goes",
             "Refused": "a step that may do nothing, and a request that is not answered",
+            "Region": "what changes precision together, and what a profile shows as one part",
             "Status": "of a trial, and of a request",
             "LatencyLimit": "an option of a search, and what a load test demands of a percentile",
         }

@@ -67,6 +67,7 @@ def score(
     save: str | None = None,
     labels: Sequence[Any] | None = None,
     beside: Sequence[Mapping[str, Any]] = (),
+    given: Mapping[str, Sequence[bool]] | None = None,
 ) -> dict[str, Any]:
     """Run samples one by one; return a list of record rows for every metric.
 
@@ -76,7 +77,9 @@ def score(
         save: Stream file to write the outputs to.
         labels: One label a sample.
         beside: Metrics that are only shown: one that cannot score these outputs gets None.
+        given: Inputs that the samples do not have: name -> switches.
     """
+    more = {name: np.array(value, np.bool_) for name, value in (given or {}).items()}
     scorers = [codec.decode(Metric, dict(data)) for data in metrics]
     shown = [codec.decode(Metric, dict(data)) for data in beside]
     truth = stream.Stream(Path(expected)) if expected else None
@@ -87,7 +90,7 @@ def score(
     def outputs() -> Iterator[dict[str, NDArray[Any]]]:
         for place, index in enumerate(indices):
             bench.progress("running samples", place, len(indices))
-            feeds = bench.sample(index)
+            feeds = {**bench.sample(index), **more}
             actual = session.run(feeds)
             seen = backend.compared(feeds, actual)
             wanted = backend.compared(feeds, truth[place]) if truth else seen

@@ -1,0 +1,73 @@
+"""A quantizer's step with some layers left in float, spelled with the fields that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import fields, replace
+from typing import Any
+
+import onnx_ir as ir
+
+from ortune.core.errors import Refused
+from ortune.core.step import Quantizer
+from ortune.model.graph import edit
+from ortune.quantization.node_filter import literally
+
+_RULES: dict[str, Any] = {"keep_first": 0, "head": True}
+"""Fields that leave layers in float by their place among those that are quantized -> the value
+with which none is left."""
+
+
+def leaving(step: Quantizer, model: ir.Model, names: Iterable[str]) -> Quantizer:
+    """Return a step that leaves further nodes in float, and what it leaves by itself.
+
+    Rules that go by place, the first convolutions and the head, are written out as names: without
+    the nodes that are given back they would mean other layers.
+
+    Args:
+        model: As the step gets it; left as it is.
+        names: Of nodes; each must be in the model.
+
+    Raises:
+        Refused: The step has no field for names.
+    """
+    own = {field.name for field in fields(step)}
+    if "exclude" not in own:
+        raise Refused(
+            f"{step.name()} quantizes all that it can: it leaves no node out by name",
+            fix="use int8-static, int8-dynamic, int8-weights or int4-weights",
+        )
+    rules = {name: value for name, value in _RULES.items() if name in own}
+    freed = replace(step, **rules)
+    kept = [*names]
+    if freed != step:
+        kept += _by_place(step, freed, model)
+    patterns = dict.fromkeys((*getattr(step, "exclude", ()), *map(literally, kept)))
+    changes: dict[str, Any] = {"exclude": tuple(patterns)}
+    return replace(freed, **changes)
+
+
+def alone(
+    step: Quantizer, model: ir.Model, own: Collection[str], others: Iterable[str]
+) -> Quantizer:
+    """Return a step that leaves all layers in float but those of one region.
+
+    Args:
+        own: Layers of the region.
+        others: Layers of all regions.
+    """
+    return leaving(step, model, [name for name in others if name not in own])
+
+
+def _by_place(step: Quantizer, freed: Quantizer, model: ir.Model) -> list[str]:
+    """Return the layers that a step leaves in float for their place alone."""
+    there = {str(node.name) for node in edit.every_node(model)}
+    taken, every = _chosen(step, model), _chosen(freed, model)
+    return [name for name in every if name not in taken and name in there]
+
+
+def _chosen(step: Quantizer, model: ir.Model) -> dict[str, None]:
+    """Return the names of the layers that a step would quantize."""
+    found = getattr(step, "chosen", None)
+    layers = [] if found is None else found(model.clone())
+    return {str(layer.node.name): None for layer in layers}

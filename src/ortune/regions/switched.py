@@ -1,0 +1,287 @@
+"""One model in which regions stand twice, in float and quantized, behind a switch each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from ortune.core.errors import Refused
+from ortune.model.graph import edit
+
+SWITCHES = "ortune.switches"
+"""Input of the switched model: bool [regions], true where a region is quantized."""
+
+
+class Switched:
+    """A float model to which quantized forms of its regions are added.
+
+    What a form computes otherwise goes into an ``If``: its nodes are run where the region's switch
+    is on. The float nodes always are. Switches may be on together.
+
+    Attributes:
+        model: With the further input `SWITCHES`.
+    """
+
+    def __init__(self, plain: ir.Model, count: int) -> None:
+        """Take a copy of the model.
+
+        Args:
+            plain: Without functions; its names are unique.
+            count: Of regions.
+        """
+        self.model = plain.clone()
+        self._plain = {str(node.name): node for node in plain.graph}
+        self._nodes = {str(node.name): node for node in self.model.graph}
+        self._editor = edit.Editor(self.model.graph)
+        self._switches = ir.val(SWITCHES, ir.DataType.BOOL, [count])
+        self.model.graph.inputs.append(self._switches)
+        self._now: dict[ir.Value, ir.Value] = {}
+        self._raw: dict[ir.Value, ir.Value] = {}
+
+    def add(self, at: int, form: ir.Model, inside: Collection[str]) -> None:
+        """Put a region's quantized form behind the switch `at`.
+
+        Args:
+            form: The model with this region alone quantized; its nodes are taken out of it.
+            inside: Names of the region's nodes.
+
+        Raises:
+            Refused: The form changes bodies, or cannot be cut out.
+        """
+        changed = _Changed(self._plain, form, inside)
+        parts = changed.parts()
+        for part in parts:
+            self._demand_acyclic(part, changed)
+        for domain, version in form.opset_imports.items():
+            if self.model.opset_imports.setdefault(domain, version) != version:
+                raise Refused(f"domain '{domain}' has two versions", fix="build it alone")
+        for number, part in enumerate(parts):
+            self._put(at, f"switched/{at}.{number}/", form, part)
+        self.model.graph.sort()
+
+    def _put(self, at: int, mark: str, form: ir.Model, part: _Part) -> None:
+        pairs: dict[tuple[ir.Value, ir.Value], list[_Edge]] = defaultdict(list)
+        for edge in part.edges:
+            pairs[self._read(edge), edge.source].append(edge)
+        chosen = self._editor.node(
+            "Gather", [self._switches, self._editor.constant(f"{mark}at", np.array(at, np.int64))]
+        )
+        then = self._body(mark, form, part, [source for _, source in pairs])
+        other = self._copied(f"{mark}plain/", [value for value, _ in pairs])
+        bodies = {"then_branch": ir.AttrGraph("then_branch", then)}
+        bodies["else_branch"] = ir.AttrGraph("else_branch", other)
+        switch = self._editor.node(
+            "If", [chosen.outputs[0]], bodies, name=f"{mark}If", outputs=len(pairs)
+        )
+        self.model.graph.extend([chosen, switch])
+        sources: dict[ir.Value, set[ir.Value]] = defaultdict(set)
+        for value, source in pairs:
+            sources[value].add(source)
+        for made, ((value, _), edges) in zip(switch.outputs, pairs.items(), strict=True):
+            made.type, raw = value.type, self._raw.get(value, value)
+            self._raw[made] = raw
+            if len(sources[value]) == 1:
+                self._now[raw] = made
+            for edge in edges:
+                self._attach(edge, made)
+
+    def _body(
+        self, mark: str, form: ir.Model, part: _Part, outputs: Iterable[ir.Value]
+    ) -> ir.Graph:
+        """Return the quantized nodes as a body, under names of their own."""
+        made = [ir.node("Identity", [value]) for value in outputs]
+        nodes = [node for node in form.graph if node in part.nodes]
+        form.graph.remove(nodes)
+        for node in (*nodes, *made):
+            for place, value in enumerate(node.inputs):
+                if value is not None and value.producer() not in part.nodes:
+                    node.replace_input_with(place, self._outer(value))
+        for place, node in enumerate((*nodes, *made)):
+            node.name = f"{mark}{node.name or place}"
+            for index, value in enumerate(node.outputs):
+                value.name = f"{mark}{value.name or f'{place}.{index}'}"
+        return _graph(f"{mark}then", (*nodes, *made), made)
+
+    def _copied(self, mark: str, values: Iterable[ir.Value]) -> ir.Graph:
+        made = [ir.node("Identity", [value]) for value in values]
+        for place, node in enumerate(made):
+            node.name = node.outputs[0].name = f"{mark}{place}"
+        return _graph(f"{mark}else", made, made)
+
+    def _outer(self, value: ir.Value) -> ir.Value:
+        """Return the value of the switched model that a value of a form stands for."""
+        node = value.producer()
+        if node is not None:
+            raw = self._nodes[str(node.name)].outputs[value.index() or 0]
+            return self._now.get(raw, raw)
+        for held in self.model.graph.inputs:
+            if held.name == value.name:
+                return held
+        tensor, known = value.const_value, self.model.graph.initializers.get(str(value.name))
+        if known is not None and known.const_value is tensor:
+            return known
+        name = self._editor.fresh(f"switched/{value.name}")
+        made = ir.val(name, value.dtype, value.shape, const_value=tensor)
+        self.model.graph.register_initializer(made)
+        return made
+
+    def _read(self, edge: _Edge) -> ir.Value:
+        """Return what stands at an edge now."""
+        if edge.reader is None:
+            return self.model.graph.outputs[edge.place]
+        value = self._nodes[edge.reader].inputs[edge.place]
+        assert value is not None
+        return value
+
+    def _attach(self, edge: _Edge, made: ir.Value) -> None:
+        if edge.reader is not None:
+            self._nodes[edge.reader].replace_input_with(edge.place, made)
+            return
+        old = self.model.graph.outputs[edge.place]
+        name, old.name = old.name, self._editor.fresh(f"{old.name}/plain")
+        made.name, made.type, made.shape = name, old.type, old.shape
+        self.model.graph.outputs[edge.place] = made
+
+    def _demand_acyclic(self, part: _Part, changed: _Changed) -> None:
+        """Refuse a part that reads what depends on its own outputs."""
+        behind = {edge.reader for edge in part.edges if edge.reader is not None}
+        ahead = list(behind)
+        while ahead:
+            node = self._plain[ahead.pop()]
+            for value in node.outputs:
+                for reader, _ in value.uses():
+                    if reader.name not in behind:
+                        behind.add(str(reader.name))
+                        ahead.append(str(reader.name))
+        if behind & {str(node.name) for node in changed.read(part)}:
+            raise Refused("a region reads what depends on it", fix="build it alone")
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """Where an unchanged node, or the model's output where `reader` is None, reads otherwise."""
+
+    reader: str | None
+    place: int
+    source: ir.Value
+
+
+@dataclass
+class _Part:
+    """Connected nodes of a form, and where what they make is read."""
+
+    nodes: set[ir.Node] = field(default_factory=set)
+    edges: list[_Edge] = field(default_factory=list)
+
+
+class _Changed:
+    """What a form computes otherwise than the float model."""
+
+    def __init__(
+        self, plain: Mapping[str, ir.Node], form: ir.Model, inside: Collection[str]
+    ) -> None:
+        self._form = form
+        if any(node.name in inside for body in form.graph.subgraphs() for node in body):
+            raise Refused("a region lies in a body", fix="build it alone")
+        self._nodes = {
+            node
+            for node in form.graph
+            if node.name in inside
+            or (own := plain.get(str(node.name))) is None
+            or not _same(own, node)
+        }
+        own_graphs = {form.graph, *(node.graph for node in plain.values())}
+        for node in self._nodes:
+            readers = [reader for value in node.outputs for reader, _ in value.uses()]
+            if any(reader.graph not in own_graphs for reader in readers) or any(edit.bodies(node)):
+                raise Refused("a region lies in a body, or a body reads it", fix="build it alone")
+        self._edges = list(self._read_otherwise(plain))
+
+    def parts(self) -> list[_Part]:
+        """Return the changed nodes that matter, in connected parts."""
+        found: list[_Part] = []
+        for edge in self._edges:
+            nodes = set(self._upstream(edge.source))
+            joined = [part for part in found if part.nodes & nodes]
+            found = [part for part in found if part not in joined]
+            made = _Part(nodes, [])
+            for part in joined:
+                made.nodes |= part.nodes
+                made.edges += part.edges
+            made.edges.append(edge)
+            found.append(made)
+        return found
+
+    def read(self, part: _Part) -> Iterator[ir.Node]:
+        """Yield the unchanged nodes that a part reads."""
+        values = [edge.source for edge in part.edges]
+        values += [value for node in part.nodes for value in node.inputs if value is not None]
+        for value in values:
+            node = value.producer()
+            if node is not None and node not in part.nodes:
+                yield node
+
+    def _upstream(self, value: ir.Value) -> Iterator[ir.Node]:
+        node = value.producer()
+        ahead = [node] if node is not None and node in self._nodes else []
+        seen = set(ahead)
+        while ahead:
+            node = ahead.pop()
+            yield node
+            for one in node.inputs:
+                maker = None if one is None else one.producer()
+                if maker is not None and maker in self._nodes and maker not in seen:
+                    seen.add(maker)
+                    ahead.append(maker)
+
+    def _read_otherwise(self, plain: Mapping[str, ir.Node]) -> Iterator[_Edge]:
+        graph = self._form.graph
+        for node in graph:
+            if node not in self._nodes:
+                own = plain[str(node.name)]
+                for place, (one, two) in enumerate(zip(own.inputs, node.inputs, strict=True)):
+                    if one is not None and two is not None and self._otherwise(one, two):
+                        yield _Edge(str(node.name), place, two)
+        origin = next(iter(plain.values())).graph
+        assert isinstance(origin, ir.Graph)
+        for place, (one, two) in enumerate(zip(origin.outputs, graph.outputs, strict=True)):
+            if self._otherwise(one, two):
+                yield _Edge(None, place, two)
+
+    def _otherwise(self, one: ir.Value, two: ir.Value) -> bool:
+        return two.producer() in self._nodes or _place(one) != _place(two)
+
+
+def _place(value: ir.Value) -> tuple[str, int]:
+    node = value.producer()
+    return (str(value.name), -1) if node is None else (str(node.name), value.index() or 0)
+
+
+def _same(one: ir.Node, two: ir.Node) -> bool:
+    """Whether two nodes compute the same of what they read, constants included."""
+    if (one.op_type, one.domain) != (two.op_type, two.domain):
+        return False
+    if len(one.inputs) != len(two.inputs) or len(one.outputs) != len(two.outputs):
+        return False
+    for a, b in zip(one.inputs, two.inputs, strict=True):
+        if (a is None) != (b is None):
+            return False
+        if a is not None and b is not None and a.const_value is not b.const_value:
+            return False
+    return {*one.attributes} == {*two.attributes} and all(
+        _alike(one.attributes[name], two.attributes[name]) for name in one.attributes
+    )
+
+
+def _alike(one: ir.Attr, two: ir.Attr) -> bool:
+    if one.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR):
+        return True
+    return bool(one.value == two.value)
+
+
+def _graph(name: str, nodes: Iterable[ir.Node], last: Iterable[ir.Node]) -> ir.Graph:
+    return ir.Graph([], [node.outputs[0] for node in last], nodes=nodes, name=name)

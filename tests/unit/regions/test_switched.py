@@ -1,0 +1,81 @@
+"""A switched model is the float model with all switches off, and each form with one on."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from tests.unit.quantizing import model_of, normal, observe, unchecked
+from tests.unit.regions.models import transformer
+
+from ortune.core.errors import Refused
+from ortune.core.step import Quantizer
+from ortune.model.io import names
+from ortune.quantizers.int8_dynamic import Int8Dynamic
+from ortune.quantizers.int8_static import Int8Static
+from ortune.quantizers.int8_weights import Int8Weights
+from ortune.regions.grouping import regions
+from ortune.regions.leaving import alone
+from ortune.regions.switched import SWITCHES, Switched
+
+CONVOLUTIONS = """<ir_version: 8, opset_import: ["": 20]>
+g (float[1,3,8,8] x) => (float[1,10] y) {
+  a = Conv<pads=[1,1,1,1]>(x, w0)
+  b = Relu(a)
+  c = Conv<pads=[1,1,1,1]>(b, w1)
+  d = Add(c, b)
+  e = Relu(d)
+  f = Conv<pads=[1,1,1,1]>(e, w2)
+  h = GlobalAveragePool(f)
+  i = Flatten(h)
+  y = Gemm(i, w3)
+}"""
+
+
+def convolutions() -> ir.Model:
+    held = {"w0": normal(32, 3, 3, 3), "w1": normal(32, 32, 3, 3, seed=1, scale=0.1)}
+    held |= {"w2": normal(32, 32, 3, 3, seed=2, scale=0.1), "w3": normal(32, 10, seed=3)}
+    return model_of(CONVOLUTIONS, held)
+
+
+STEPS = [
+    Int8Static(min_side=8, head=True),
+    Int8Dynamic(min_side=8),
+    Int8Weights(min_size=8),
+]
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+@pytest.mark.parametrize("kind", ["products", "convolutions"])
+def test_each_switch_gives_the_form_with_that_region_alone(step: Quantizer, kind: str) -> None:
+    plain = transformer(2) if kind == "products" else convolutions()
+    names.unique(plain)
+    feeds = {"h0": normal(1, 8, 32)} if kind == "products" else {"x": normal(1, 3, 8, 8)}
+    found = [one for one in regions(plain) if one.bytes]
+    every = [name for one in found for name in one.layers]
+    board = Switched(plain, len(found))
+    wanted = []
+    for at, region in enumerate(found):
+        form, own = plain.clone(), alone(step, plain, region.layers, every)
+        ranges = observe(form, own.probes(form), [feeds])
+        try:
+            own.apply(form, ranges)
+        except Refused:
+            assert isinstance(step, Int8Dynamic)
+            assert region.ops == ("Conv",)
+            wanted.append(unchecked(plain, feeds, "DISABLE_ALL"))
+            continue
+        wanted.append(unchecked(form, feeds, "DISABLE_ALL"))
+        board.add(at, form, region.nodes)
+
+    def run(*on: int) -> np.ndarray:
+        given = np.isin(np.arange(len(found)), on)
+        return unchecked(board.model, {**feeds, SWITCHES: given}, "DISABLE_ALL")[0]
+
+    base = unchecked(plain, feeds, "DISABLE_ALL")[0]
+    np.testing.assert_array_equal(run(), base)
+    for at, (one,) in enumerate(wanted):
+        np.testing.assert_allclose(run(at), one, rtol=1e-5, atol=1e-5)
+    assert any(not np.array_equal(run(at), base) for at in range(len(found)))
+    both = run(0, len(found) - 1)
+    assert np.abs(both - base).max() > 0
