@@ -27,6 +27,7 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     reader     Write the reader: one Python file that opens bundles where ortune is not installed.
     recheck    Run a bundle's golden samples and its benchmark again: is it as it was packed?
     report     Write the report as one offline file: HTML, or Markdown where the name ends in .md.
+    sensitivity  Measure what each region of MODEL costs in accuracy and saves in time at a lower precision.
     serve      Serve MODELS by the Open Inference Protocol v2, HTTP and gRPC, until told to end.
     timeline   Time MODEL plain, optimized, quantized and both: once, a session, an inference.
     tune       Find the runtime settings that MODEL runs fastest with on one backend.
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from ortune.reporting.python.compare import compare as compare
     from ortune.reporting.python.profile import profile as profile
     from ortune.reporting.python.recheck import recheck as recheck
+    from ortune.reporting.python.sensitivity import sensitivity as sensitivity
     from ortune.reporting.python.timeline import timeline as timeline
     from ortune.reporting.write import report as report
     from ortune.rewrites.user_rule import rule as rule
@@ -127,6 +129,7 @@ _HOME = {
     "recheck": "reporting.python.recheck",
     "report": "reporting.write",
     "rule": "rewrites.user_rule",
+    "sensitivity": "reporting.python.sensitivity",
     "serve": "server.serve",
     "step": "core.reading",
     "suggest": "analysis.profiling.suggestions",

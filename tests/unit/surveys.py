@@ -6,8 +6,6 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from tests.unit import studies
-
 from ortune.backends.cpu import Cpu
 from ortune.core.step import Edit, Recipe
 from ortune.core.study import Contribution, Ending, Header, Study
@@ -16,6 +14,7 @@ from ortune.quantization.node_filter import literally
 from ortune.quantizers.int8_static import Int8Static
 from ortune.quantizers.int8_weights import Int8Weights
 from ortune.regions.survey import RegionCost, Survey
+from tests.unit import studies
 
 _W = ", ".join(map(str, range(16)))
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
@@ -28,7 +27,8 @@ g (float[N,4] x) => (float[N,4] y) <float[4,4] a = {W}, float[4,4] b = {W}, floa
 """.replace("W}", f"{_W}}}")
 BUILT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[N,4] x) => (float[N,4] y)
-<float[4,4] a = {W}, float s = {0.1}, uint8 z = {0}, int8[4,4] bq = {W}, int8[4,4] cq = {W}, int8 w = {0}> {
+<float[4,4] a = {W}, float s = {0.1}, uint8 z = {0},
+ int8[4,4] bq = {W}, int8[4,4] cq = {W}, int8 w = {0}> {
   [fragile] p = MatMul(x, a)
   [fragile_relu] q = Relu(p)
   [q_q] qq = QuantizeLinear(q, s, z)

@@ -15,7 +15,8 @@ from ortune.core.request import verb
 from ortune.core.study import Study
 from ortune.engine import archive
 from ortune.experiment.ledger import read_study
-from ortune.regions.survey import Survey
+from ortune.experiment.surveys import journal
+from ortune.regions.survey import MixtureTried, Survey
 from ortune.sections.verdict import answer
 
 NO_SURVEY = "no regions were surveyed"
@@ -30,20 +31,24 @@ def run(asked: Explain) -> Explanation:
             fix="give the run's folder that it was packed from",
         )
     study = read_study(root)
-    return explained(study, (), node=asked.node, plan=asked.plan)
+    return explained(study, journal.read(root), node=asked.node, plan=asked.plan)
 
 
 explain = verb(Explain, run)
 
 
 def explained(
-    study: Study, surveys: Sequence[Survey], *, node: str | None = None, plan: str | None = None
+    study: Study,
+    records: Sequence[Survey | MixtureTried],
+    *,
+    node: str | None = None,
+    plan: str | None = None,
 ) -> Explanation:
     """Explain a study.
 
     Args:
         study: It may be unfinished.
-        surveys: Of its regions.
+        records: Of its regions, as its journal has them.
         node: Tell all of this node.
         plan: Tell the record of this plan.
 
@@ -51,13 +56,15 @@ def explained(
         BadSettings: There is no such node or plan.
     """
     latest = wording.latest(study)
+    surveys = [one for one in records if isinstance(one, Survey)]
+    tried = {one.key: one for one in records if isinstance(one, MixtureTried)}
     mixtures = {
         number: found
         for number, trial in enumerate(latest)
-        if (found := regions.mixture(trial, surveys, study.budget)) is not None
+        if (found := regions.mixture(trial, surveys, study.budget, tried)) is not None
     }
-    records = plans.records(study, mixtures)
-    asked = () if plan is None else plans.meant(records, plan)
+    numbered = plans.records(study, mixtures)
+    asked = () if plan is None else plans.meant(numbered, plan)
     models = nodes.known(study) if surveys or node is not None else nodes.Known({}, {})
     told = tuple(_surveys(study, surveys, mixtures, models.built))
     best = study.best
@@ -69,7 +76,7 @@ def explained(
         budget=str(study.budget),
         finished=study.finished,
         way=tuple(_way(study)),
-        plans=records,
+        plans=numbered,
         untried=study.counts[Outcome.UNTRIED],
         left_out=study.ending.left_out,
         surveys=told,

@@ -14,7 +14,7 @@ from ortune.core.trial import Trial
 from ortune.model.analysis.precision import named
 from ortune.quantization.node_filter import names
 from ortune.quantization.roles import PREPARES, deciding, role
-from ortune.regions.survey import RegionCost, Survey
+from ortune.regions.survey import MixtureTried, RegionCost, Survey
 
 FLOAT = "float"
 
@@ -24,6 +24,23 @@ def bare(step: Step) -> Step:
     fields = {name for name in ("include", "exclude") if hasattr(step, name)}
     changes: dict[str, Any] = dict.fromkeys(fields, ())
     return replace(step, **changes) if changes else step
+
+
+def alike(step: Step) -> Step:
+    """Return a quantizer that names no nodes and has no rules by their place.
+
+    A mixture spells out by name what such rules leave in float.
+    """
+    rules = {"keep_first": 0, "head": True}
+    changes: dict[str, Any] = {name: value for name, value in rules.items() if hasattr(step, name)}
+    return replace(bare(step), **changes) if changes else bare(step)
+
+
+def unchanged(one: RegionCost) -> bool:
+    """Whether the surveyed plan leaves a region in float by itself."""
+    return not one.error and not any(
+        (one.saved, *vars(one.accuracy_cost).values(), *vars(one.time_gained).values())
+    )
 
 
 def precision(survey: Survey) -> str:
@@ -46,27 +63,39 @@ def surveyed(trial: Trial, surveys: Sequence[Survey]) -> tuple[Survey, int] | No
     It has the same backend, and the same steps up to nodes that they name; steps of its own take
     what is left out.
     """
-    steps = [(at, bare(step)) for at, step in enumerate(trial.plan.recipe.steps)]
+    steps = [(at, alike(step)) for at, step in enumerate(trial.plan.recipe.steps)]
     for survey in surveys:
         at = deciding(survey.plan.recipe.steps)
         if at is None or survey.plan.backend != trial.plan.backend:
             continue
-        wanted = bare(survey.plan.recipe.steps[at])
+        wanted = alike(survey.plan.recipe.steps[at])
         found = next((place for place, step in steps if step == wanted), None)
         if found is not None:
             return survey, found
     return None
 
 
-def mixture(trial: Trial, surveys: Sequence[Survey], budget: Budget) -> Mixture | None:
-    """Say which regions a plan leaves out of a survey's precision; None where it leaves none."""
+def mixture(
+    trial: Trial,
+    surveys: Sequence[Survey],
+    budget: Budget,
+    tried: Mapping[str, MixtureTried],
+) -> Mixture | None:
+    """Say which regions a plan leaves out of a survey's precision; None where it leaves none.
+
+    Args:
+        trial: Of the plan.
+        surveys: Of the run.
+        budget: Whose metric is lost.
+        tried: Key of a trial -> what the journal says of it.
+    """
     found = surveyed(trial, surveys)
     if found is None:
         return None
     survey, at = found
-    steps = trial.plan.recipe.steps
+    steps, line = trial.plan.recipe.steps, tried.get(trial.key)
     own = takes(steps[at])
-    known = [one for one in survey.regions if not one.error]
+    known = [one for one in survey.regions if not one.error and not unchanged(one)]
     back = [one for one in known if not all(map(own, one.nodes))]
     if not back:
         return None
@@ -81,6 +110,9 @@ def mixture(trial: Trial, surveys: Sequence[Survey], budget: Budget) -> Mixture 
         _lost(trial, budget),
         sum(one.time_gained.value for one in kept),
         None if trial.ratio is None else 1 - trial.ratio.value,
+        None if line is None else line.expected_ratio,
+        None if line is None else line.kept,
+        "" if line is None else line.why,
     )
 
 
@@ -150,6 +182,8 @@ def _why(
 ) -> str:
     if one.error:
         return f"not measured: {one.error}"
+    if unchanged(one):
+        return f"{step} leaves it in float by itself"
     gain = f"{100 * one.time_gained.value:.2g} % of the time"
     cost = f"{one.accuracy_cost.value:.3g}"
     if not winner[1]:

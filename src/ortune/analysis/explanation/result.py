@@ -47,6 +47,9 @@ class Mixture:
         measured_cost: What the metric lost; None where it was not scored, or has no difference.
         expected_gain: Single gains of those regions, added up: a share of the original's latency.
         measured_gain: That of the plan whole; None where it was not timed.
+        expected_ratio: Of its latency, as it was proposed; None without a line in the journal.
+        kept: It was the best plan when it was measured; None likewise.
+        why: Why it was kept, or why not.
     """
 
     survey: str
@@ -57,6 +60,9 @@ class Mixture:
     measured_cost: float | None
     expected_gain: float
     measured_gain: float | None
+    expected_ratio: float | None = None
+    kept: bool | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 
 from ortune.model.graph import edit, qdq, spec
+from ortune.model.shapes.infer import shaped
 
 _INTEGER = frozenset(
     {
@@ -36,7 +37,7 @@ def precisions(model: ir.Model) -> Mapping[str, str]:
     """
     return {
         node.name: _precision(node)
-        for node in edit.every_node(model)
+        for node in edit.every_node(shaped(model)[0])
         if node.name
         and node.op_type not in ("Constant", "Cast", "QuantizeLinear", "DequantizeLinear")
     }

@@ -116,7 +116,7 @@ def _mixed(one: PlanTold, held: Mixture) -> tuple[str, ...]:
         _figure(held.measured_cost),
         regions.number(100 * held.expected_gain),
         _figure(None if held.measured_gain is None else 100 * held.measured_gain),
-        "the winner" if one.winner else one.outcome,
+        "; ".join(filter(None, ("the winner" if one.winner else one.outcome, held.why))),
     )
 
 

@@ -126,7 +126,7 @@ def test_models_that_are_gone_are_told(study: Study) -> None:
 
 @pytest.mark.parametrize("text", ["2", "int8-static, mixed @ cpu", "f00df00d", "winner"])
 def test_a_plan_is_meant_by_number_name_or_key(study: Study, text: str) -> None:
-    assert [one.number for one in of(study, plan=text).asked][0] == 2
+    assert next(one.number for one in of(study, plan=text).asked) == 2
 
 
 def test_a_name_may_mean_several(study: Study) -> None:
