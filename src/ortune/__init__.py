@@ -26,8 +26,8 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     profile    Say where the time of a run of MODEL goes: by operator, by node and by region.
     reader     Write the reader: one Python file that opens bundles where ortune is not installed.
     recheck    Run a bundle's golden samples and its benchmark again: is it as it was packed?
-    report     Write the report as one offline file: HTML, or Markdown where the name ends in .md.
-    sensitivity  Measure what each region of MODEL costs in accuracy and saves in time at a lower precision.
+    report     Write the report as one offline file: HTML, or Markdown if the name ends in .md.
+    sensitivity  Measure what each region of MODEL costs in accuracy and saves in time, one by one.
     serve      Serve MODELS by the Open Inference Protocol v2, HTTP and gRPC, until told to end.
     timeline   Time MODEL plain, optimized, quantized and both: once, a session, an inference.
     tune       Find the runtime settings that MODEL runs fastest with on one backend.

@@ -61,7 +61,7 @@ def explained(
     mixtures = {
         number: found
         for number, trial in enumerate(latest)
-        if (found := regions.mixture(trial, surveys, study.budget, tried)) is not None
+        if (found := regions.mixture(trial, surveys, tried)) is not None
     }
     numbered = plans.records(study, mixtures)
     asked = () if plan is None else plans.meant(numbered, plan)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ortune.analysis.explanation.result import Mixture, RegionTold, SurveyTold
-from ortune.core.budget import Budget
+from ortune.analysis.explanation.result import GIVEN, KEPT, Mixture, RegionTold, SurveyTold
 from ortune.core.step import Quantizer, Step
 from ortune.core.trial import Trial
 from ortune.model.analysis.precision import named
@@ -78,7 +76,6 @@ def surveyed(trial: Trial, surveys: Sequence[Survey]) -> tuple[Survey, int] | No
 def mixture(
     trial: Trial,
     surveys: Sequence[Survey],
-    budget: Budget,
     tried: Mapping[str, MixtureTried],
 ) -> Mixture | None:
     """Say which regions a plan leaves out of a survey's precision; None where it leaves none.
@@ -86,7 +83,6 @@ def mixture(
     Args:
         trial: Of the plan.
         surveys: Of the run.
-        budget: Whose metric is lost.
         tried: Key of a trial -> what the journal says of it.
     """
     found = surveyed(trial, surveys)
@@ -107,10 +103,11 @@ def mixture(
         dict(_instead(back, others)),
         len(survey.regions),
         sum(one.accuracy_cost.value for one in kept),
-        _lost(trial, budget),
         sum(one.time_gained.value for one in kept),
         None if trial.ratio is None else 1 - trial.ratio.value,
         None if line is None else line.expected_ratio,
+        None if line is None else line.expected_lost,
+        None if line is None else line.lost,
         None if line is None else line.kept,
         "" if line is None else line.why,
     )
@@ -125,16 +122,6 @@ def _instead(
             if decides and getattr(step, "include", None) and any(map(may, one.nodes)):
                 yield one.region, str(bare(step))
                 break
-
-
-def _lost(trial: Trial, budget: Budget) -> float | None:
-    """Return what the budget's metric lost; None where there is no such difference."""
-    score = trial.score
-    if score is None:
-        return None
-    sign = 1 if budget.metric.higher_is_better else -1
-    lost = sign * (score.base - score.value)
-    return lost if math.isfinite(lost) else None
 
 
 def told(
@@ -157,8 +144,8 @@ def told(
         left = tuple(number for number, held in own.items() if one.region in held.given_back)
         found = _in_winner(one, built) if winner[1] else ""
         instead = own[winner[0]].instead.get(one.region, "") if winner[0] in left else ""
-        why = _why(one, step, winner, instead, given=winner[0] in left)
-        regions.append(RegionTold(one, found, left, why))
+        became = _became(one, step, winner, instead, given=winner[0] in left)
+        regions.append(RegionTold(one, found, left, became, _why(one, step, became)))
     return SurveyTold(
         survey.key,
         str(survey.plan),
@@ -177,18 +164,22 @@ def _in_winner(one: RegionCost, built: Mapping[str, str]) -> str:
     return next(filter(None, found), "")
 
 
-def _why(
+def _became(
     one: RegionCost, step: str, winner: tuple[int, bool], instead: str, *, given: bool
 ) -> str:
     if one.error:
         return f"not measured: {one.error}"
     if unchanged(one):
-        return f"{step} leaves it in float by itself"
-    gain = f"{100 * one.time_gained.value:.2g} % of the time"
-    cost = f"{one.accuracy_cost.value:.3g}"
+        return f"left in float by {step} itself"
     if not winner[1]:
-        return f"{step} alone costs {cost} and saves {gain}; the winner is of another precision"
-    if given:
-        where = f"the winner has it in {instead}" if instead else "it stays in float in the winner"
-        return f"{where}: {step} alone would cost {cost} and save {gain}"
-    return f"{step} in the winner: it costs {cost} alone and saves {gain}"
+        return "the winner is of another precision"
+    if not given:
+        return f"{KEPT} in {step}"
+    return f"{GIVEN} to {instead}" if instead else f"{GIVEN} back to float"
+
+
+def _why(one: RegionCost, step: str, became: str) -> str:
+    if one.error or unchanged(one):
+        return became
+    gain = f"{100 * one.time_gained.value:.2g} % of the time"
+    return f"{became}: {step} costs {one.accuracy_cost.value:.3g} alone and saves {gain}"

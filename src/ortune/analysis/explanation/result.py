@@ -11,6 +11,10 @@ from ortune.core.trial import Interval, Score, Untried
 from ortune.regions.survey import RegionCost
 
 
+KEPT, GIVEN = "kept", "given"
+"""How it begins what became of a region: it has the surveyed precision in the winner, or not."""
+
+
 @dataclass(frozen=True)
 class Attempted:
     """One trial of a plan.
@@ -44,11 +48,12 @@ class Mixture:
         instead: Region -> the step that takes it in place of that; those left out stay in float.
         regions: How many there are.
         expected_cost: Single costs of the regions that keep the precision, added up.
-        measured_cost: What the metric lost; None where it was not scored, or has no difference.
         expected_gain: Single gains of those regions, added up: a share of the original's latency.
         measured_gain: That of the plan whole; None where it was not timed.
         expected_ratio: Of its latency, as it was proposed; None without a line in the journal.
-        kept: It was the best plan when it was measured; None likewise.
+        expected_lost: Loss over what the budget lets a plan lose, likewise.
+        lost: That as it was measured; None where it was not scored.
+        kept: It was the best plan when it was measured; None without a line in the journal.
         why: Why it was kept, or why not.
     """
 
@@ -57,10 +62,11 @@ class Mixture:
     instead: Mapping[str, str]
     regions: int
     expected_cost: float
-    measured_cost: float | None
     expected_gain: float
     measured_gain: float | None
     expected_ratio: float | None = None
+    expected_lost: float | None = None
+    lost: float | None = None
     kept: bool | None = None
     why: str = ""
 
@@ -124,12 +130,14 @@ class RegionTold:
         cost: Of the region alone, as it was surveyed.
         winner: Its precision in the winner's file; empty where that does not tell.
         left_in: Numbers of the plans that leave it out of the surveyed precision.
+        became: What became of it in the winner, in a few words.
         why: In one line, for a person.
     """
 
     cost: RegionCost
     winner: str
     left_in: tuple[int, ...]
+    became: str
     why: str
 
 

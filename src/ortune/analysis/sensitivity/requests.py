@@ -17,10 +17,11 @@ from ortune.core.request import request
 class SensitivityRequest(BackendRequest, BudgetRequest):
     """Measure what each region of MODEL costs in accuracy and saves in time, one by one.
 
-    A region is a layer with what runtimes fuse with it, and --recipe its lower precision. Its accuracy cost is what the metric loses
-    when this region alone is at that precision; its time is measured in place, once for all
-    regions of equal structure. Both have intervals. What is worth giving back comes first.
-    Results are kept in the user's cache folder under all that they depend on.
+    A region is a layer with what runtimes fuse with it; --recipe says its lower precision. Its
+    accuracy cost is what the metric loses with this region alone at that precision; its time is
+    measured in place, once for all regions of equal structure. Both have intervals. What is worth
+    giving back comes first. Results are kept in the user's cache folder under all that they
+    depend on.
 
     Example:
         ortune sensitivity model.onnx --data samples/ --budget "top1>=base-0.01"

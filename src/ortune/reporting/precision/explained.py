@@ -50,7 +50,7 @@ def _answer(found: Explanation) -> Iterator[Block]:
     if best.number:
         yield Text(f"It is plan {best.number}: {best.plan}, {_steps_of(best)}.")
         if best.proposed:
-            yield Text(f"Proposed {_about(best)}: {best.proposed}.")
+            yield Text(f"Proposed {_about(best)}: {best.proposed}")
     if found.accuracy:
         yield Text(f"Accuracy {found.accuracy}.")
     yield Text(f"Budget: {found.budget}. The search ended: {found.finished}.")
@@ -61,7 +61,7 @@ def _steps_of(one: PlanTold) -> str:
 
 
 def _about(one: PlanTold) -> str:
-    return f"in its part '{one.stage}'" if one.stage else "by the search"
+    return f"by the search ({one.stage})" if one.stage else "by the search"
 
 
 def _way(found: Explanation) -> Iterator[Block]:
@@ -97,26 +97,33 @@ def _mixtures(found: Explanation) -> Iterator[Block]:
     if not mixed:
         return
     yield Heading("Plans that leave regions out")
-    yield Text("Expected is what the single regions add up to, measured what the whole plan did.")
-    head = ("plan", "left out", "cost: expected", "measured", "time saved, %: expected")
+    yield Text(
+        "The loss is that of the budget's metric over what the budget lets a plan lose. What was "
+        "expected is what single regions add up to, corrected by plans measured before."
+    )
+    head = ("plan", "left out", "loss: expected", "measured", "latency ratio: expected")
     rows = tuple(_mixed(one, one.mixture) for one in mixed if one.mixture is not None)
     marks = tuple("win" if one.winner else "" for one in mixed)
-    yield Table((*head, "measured", "became"), rows, marks)
+    yield Table((*head, "measured [99 %]", "became"), rows, marks)
 
 
 def _mixed(one: PlanTold, held: Mixture) -> tuple[str, ...]:
-    back = [
-        f"{name} ({held.instead[name]})" if name in held.instead else name
-        for name in held.given_back
-    ]
     return (
         str(one.number),
-        f"{len(back)} of {held.regions}: {', '.join(back)}",
-        regions.number(held.expected_cost),
-        _figure(held.measured_cost),
-        regions.number(100 * held.expected_gain),
-        _figure(None if held.measured_gain is None else 100 * held.measured_gain),
+        f"{len(held.given_back)} of {held.regions}: {_names(held)}",
+        _figure(held.expected_lost),
+        _figure(held.lost),
+        _figure(held.expected_ratio),
+        _ratio(one.ratio),
         "; ".join(filter(None, ("the winner" if one.winner else one.outcome, held.why))),
+    )
+
+
+def _names(held: Mixture) -> str:
+    """Name the regions that are left out, those that another step takes with it."""
+    return ", ".join(
+        f"{name} ({held.instead[name]})" if name in held.instead else name
+        for name in held.given_back
     )
 
 
@@ -182,14 +189,13 @@ def plan(one: PlanTold) -> list[Block]:
 
 
 def _left(held: Mixture) -> str:
-    gain = None if held.measured_gain is None else 100 * held.measured_gain
-    return (
-        f"It leaves {len(held.given_back)} of {held.regions} regions out: "
-        f"{', '.join(held.given_back)}. Expected accuracy cost "
-        f"{regions.number(held.expected_cost)}, measured {_figure(held.measured_cost)}; "
-        f"expected to save {regions.number(100 * held.expected_gain)} % of the time, measured "
-        f"{_figure(gain)}."
-    )
+    text = f"It leaves {len(held.given_back)} of {held.regions} regions out: {_names(held)}."
+    if held.expected_lost is not None:
+        text += (
+            f" Expected loss {_figure(held.expected_lost)} of what the budget allows, measured "
+            f"{_figure(held.lost)}; expected latency ratio {_figure(held.expected_ratio)}."
+        )
+    return f"{text} {held.why[:1].upper()}{held.why[1:]}." if held.why else text
 
 
 def _facts(one: PlanTold) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar
 
-from ortune.analysis.explanation.result import RegionTold, SurveyTold
+from ortune.analysis.explanation.result import GIVEN, KEPT, RegionTold, SurveyTold
 from ortune.analysis.sensitivity.result import worth
 from ortune.core.section import Block, Heading, Point, Scatter, Table, Text
 from ortune.core.trial import Interval
@@ -19,9 +19,9 @@ _SHOWN = 24
 """Rows of a table that is not asked for whole."""
 LOW, FLOAT = "win", "original"
 LEGEND = (
-    (LOW, "at the surveyed precision in the winner"),
-    (FLOAT, "another precision in the winner"),
-    ("other", "surveyed"),
+    (LOW, "kept in it in the winner"),
+    (FLOAT, "given back in the winner"),
+    ("other", "measured alone"),
 )
 
 
@@ -128,7 +128,7 @@ def survey(found: SurveyTold, *, folds: bool = False, every: bool = True) -> Ite
     groups.sort(key=lambda group: worth(group[0].cost), reverse=True)
     shown = groups if every else groups[:_SHOWN]
     yield Table(
-        ("region", "layers", "accuracy cost", "time saved, %", "in the winner", "why"),
+        ("region", "layers", "accuracy cost", "time saved, %", "in the winner", "became"),
         tuple(_row(group) for group in shown),
         tuple("lose" if group[0].cost.error else "" for group in shown),
     )
@@ -138,13 +138,12 @@ def survey(found: SurveyTold, *, folds: bool = False, every: bool = True) -> Ite
 
 def _alike(one: RegionTold) -> Hashable:
     """Regions of a pattern stand in a row where the same became of them; failed ones by reason."""
-    return (one.cost.pattern, one.winner, bool(one.left_in), one.cost.error)
+    return (one.cost.pattern, one.winner, one.became)
 
 
 def _tone(one: RegionTold) -> str:
-    if not one.winner:
-        return "other"
-    return LOW if one.winner.startswith("int") else FLOAT
+    kinds = {KEPT: LOW, GIVEN: FLOAT}
+    return next((tone for word, tone in kinds.items() if one.became.startswith(word)), "other")
 
 
 def _row(group: Sequence[RegionTold]) -> tuple[str, ...]:
@@ -156,7 +155,7 @@ def _row(group: Sequence[RegionTold]) -> tuple[str, ...]:
         cost(regions) if known else "-",
         gain(regions) if known else "-",
         first.winner or "-",
-        first.why,
+        first.became,
     )
 
 
