@@ -67,6 +67,7 @@ class Scatter:
         points: In any order.
         front: Indices of points.
         legend: Tone -> its meaning, ``other`` of points without one; that of plans if empty.
+        named: Indices of points to name beside the winner, the original and those on the front.
     """
 
     x_label: str
@@ -74,6 +75,7 @@ class Scatter:
     points: tuple[Point, ...]
     front: tuple[int, ...] = ()
     legend: tuple[tuple[str, str], ...] = ()
+    named: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from ortune.core.step import Edit
 from ortune.core.trial import Interval, Score, Untried
 from ortune.regions.survey import RegionCost
 
-
 KEPT, GIVEN = "kept", "given"
 """How it begins what became of a region: it has the surveyed precision in the winner, or not."""
 

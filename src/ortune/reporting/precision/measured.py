@@ -39,7 +39,7 @@ def parts(found: Sensitivity, *, every: bool = False) -> tuple[Part, ...]:
 
 def picture(found: Sensitivity) -> Scatter:
     """Draw what each region costs against what it saves."""
-    return regions.picture([(one, "other") for one in found.regions], found.unit)
+    return regions.picture([(one, regions.OTHER) for one in found.regions], found.unit)
 
 
 def folded(rows: Sequence[RegionCost]) -> list[list[RegionCost]]:

@@ -17,11 +17,13 @@ T = TypeVar("T")
 
 _SHOWN = 24
 """Rows of a table that is not asked for whole."""
-LOW, FLOAT = "win", "original"
+_NAMED = 4
+"""Of the costliest regions, that are named in the picture."""
+LOW, FLOAT, OTHER = "best", "original", "other"
 LEGEND = (
     (LOW, "kept in it in the winner"),
     (FLOAT, "given back in the winner"),
-    ("other", "measured alone"),
+    (OTHER, "measured alone"),
 )
 
 
@@ -75,11 +77,14 @@ def number(value: float) -> str:
 
 def picture(points: Sequence[tuple[RegionCost, str]], unit: str) -> Scatter:
     """Draw what each region costs against what it saves, each with its tone."""
+    drawn_ones = [(region, tone) for region, tone in points if drawn(region)]
+    start = _common([region.region for region, _ in drawn_ones])
     return Scatter(
-        "time that the region saves alone, % of the original's latency",
-        f"accuracy that it costs alone: {unit or 'loss of the metric'}",
-        tuple(_point(region, tone) for region, tone in points if drawn(region)),
+        "time saved alone, % of the original",
+        f"accuracy cost alone: {unit or 'loss of the metric'}",
+        tuple(_point(region, tone, start) for region, tone in drawn_ones),
         legend=LEGEND,
+        named=_outstanding([region for region, _ in drawn_ones]),
     )
 
 
@@ -90,12 +95,28 @@ def drawn(region: RegionCost) -> bool:
     )
 
 
-def _point(region: RegionCost, tone: str) -> Point:
+def _outstanding(regions: Sequence[RegionCost]) -> tuple[int, ...]:
+    """Return the places of the costliest regions, then of those that save most."""
+    places = range(len(regions))
+    costly = sorted(places, key=lambda at: -regions[at].accuracy_cost.value)[:_NAMED]
+    saving = sorted(places, key=lambda at: -regions[at].time_gained.value)[: _NAMED // 2]
+    return tuple(dict.fromkeys((*costly, *saving)))
+
+
+def _common(names: Sequence[str]) -> int:
+    """Return how many letters all names begin with, up to the last part of a path."""
+    shared = "" if len(names) < 2 else min(names)
+    while shared and not all(name.startswith(shared) for name in names):
+        shared = shared[:-1]
+    return max(shared.rfind("/"), shared.rfind(".")) + 1
+
+
+def _point(region: RegionCost, tone: str, start: int) -> Point:
     cost, gain = region.accuracy_cost, region.time_gained
     return Point(
         100 * gain.value,
         cost.value,
-        region.region,
+        region.region[start:],
         tone,
         x_span=_ends(gain, 100.0),
         y_span=_ends(cost, 1.0),
@@ -143,7 +164,7 @@ def _alike(one: RegionTold) -> Hashable:
 
 def _tone(one: RegionTold) -> str:
     kinds = {KEPT: LOW, GIVEN: FLOAT}
-    return next((tone for word, tone in kinds.items() if one.became.startswith(word)), "other")
+    return next((tone for word, tone in kinds.items() if one.became.startswith(word)), OTHER)
 
 
 def _row(group: Sequence[RegionTold]) -> tuple[str, ...]:
