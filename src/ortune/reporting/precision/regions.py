@@ -21,7 +21,7 @@ _NAMED = 4
 """Of the costliest regions, that are named in the picture."""
 LOW, FLOAT, OTHER = "best", "original", "other"
 LEGEND = (
-    (LOW, "kept in it in the winner"),
+    (LOW, "at this precision in the winner"),
     (FLOAT, "given back in the winner"),
     (OTHER, "measured alone"),
 )
