@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import onnx_ir as ir
 
 from ortune.core.errors import Refused
-from ortune.core.step import Quantizer
+from ortune.core.step import Quantizer, Step
 from ortune.model.graph import edit
 from ortune.quantization.node_filter import literally
+from ortune.quantization.roles import PREPARES, deciding, role, static_int8
 
 _RULES: dict[str, Any] = {"keep_first": 0, "head": True}
 """Fields that leave layers in float by their place among those that are quantized -> the value
@@ -57,6 +58,40 @@ def alone(
         others: Layers of all regions.
     """
     return leaving(step, model, [name for name in others if name not in own])
+
+
+def without(steps: Sequence[Step], model: ir.Model, names: Iterable[str]) -> tuple[Step, ...]:
+    """Return a recipe's steps whose deciding one leaves further nodes in float.
+
+    Preparing steps in front of it that repeat it, or mean it by default, follow.
+
+    Args:
+        model: As the deciding step gets it.
+
+    Raises:
+        Refused: No step decides, or it leaves no node out by name.
+    """
+    at = deciding(steps)
+    if at is None:
+        raise Refused("no step of the recipe decides a precision", fix="add a quantizer")
+    old = steps[at]
+    assert isinstance(old, Quantizer)
+    new = leaving(old, model, names)
+    return (*(_following(step, old, new) for step in steps[:at]), new, *steps[at + 1 :])
+
+
+def in_float(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return a recipe's steps in front of the deciding one but those that only prepare for it."""
+    at = deciding(steps)
+    return tuple(step for step in steps[:at] if role(step) not in PREPARES)
+
+
+def _following(step: Step, old: Quantizer, new: Quantizer) -> Step:
+    if role(step) not in PREPARES or "before" not in {field.name for field in fields(step)}:
+        return step
+    meant = getattr(step, "before", None) or static_int8()
+    changes: dict[str, Any] = {"before": new}
+    return replace(step, **changes) if meant == old else step
 
 
 def _by_place(step: Quantizer, freed: Quantizer, model: ir.Model) -> list[str]:

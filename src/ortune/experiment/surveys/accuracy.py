@@ -1,0 +1,110 @@
+"""A survey's forward runs: what each region costs alone, and all of them together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ortune.backends.cpu import Cpu
+from ortune.core.errors import Refused
+from ortune.core.event import Progress, Sink
+from ortune.core.workload import spread
+from ortune.data.stream import Stream
+from ortune.experiment.context import Context
+from ortune.experiment.surveys.progress import Begun, SurveyProgress, Whole
+from ortune.measurement.job import MAIN
+from ortune.measurement.process import Worker, worker_folder
+from ortune.metrics.snr import Snr
+from ortune.regions.costs import MOST, Costs, Scored
+from ortune.regions.forms import Forms
+
+_ORACLE = Cpu(level="basic")
+
+
+class Accuracies:
+    """Takes the costs that are not known yet, and keeps them.
+
+    Args:
+        folder: Receives outputs.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        known: SurveyProgress,
+        folder: Path,
+        sink: Sink,
+        clock: Callable[[], float],
+    ) -> None:
+        self._context, self._known, self._folder = context, known, folder
+        self._sink, self._clock = sink, clock
+        self._last = clock()
+
+    def taken(
+        self, forms: Forms, plain: Path, whole: Path, until: float, apart: Callable[[], Forms]
+    ) -> tuple[str, float, Forms]:
+        """Take costs until the time is up.
+
+        Args:
+            plain: The model that the forms were made of.
+            whole: The plan's model.
+            apart: Makes the forms anew, each in a model of its own, where the joint one differs.
+
+        Returns:
+            The unit of costs, what the whole costs (NaN where that is not known), and the forms
+            that were run.
+
+        Raises:
+            WorkerFailed: The float model does not run.
+        """
+        try:
+            return (*self._run(forms, plain, whole, until), forms)
+        except Refused:
+            forms = apart()
+            return (*self._run(forms, plain, whole, until), forms)
+
+    def _run(self, forms: Forms, plain: Path, whole: Path, until: float) -> tuple[str, float]:
+        known, metric = self._known, self._context.budget.metric
+        if self._context.evaluate:
+            metric = Snr()
+        with Costs(forms, self._scored(), metric, self._folder, self._start, self._clock) as costs:
+            before = known.begun.samples if known.begun is not None else 0
+            costs.begin(max(0.0, until - self._clock()), before)
+            if forms.switches:
+                costs.check(plain)
+            if known.begun is None:
+                known.add(Begun(costs.samples), self._since())
+            if known.whole is None:
+                known.add(Whole(costs.whole(whole)), self._since())
+            for at, form in enumerate(forms.all):
+                if form.region.name in known.costs:
+                    continue
+                if form.changes and self._clock() > until:
+                    break
+                self._sink(Progress("running regions alone", at, len(forms.all)))
+                known.add(costs.alone(form), self._since())
+        return costs.loss.unit, known.whole.cost.value if known.whole else math.nan
+
+    def _since(self) -> float:
+        last, self._last = self._last, self._clock()
+        return self._last - last
+
+    def _scored(self) -> Scored:
+        """Return the samples of the search's part; those that were recorded have no labels."""
+        if self._context.evaluate:
+            return Scored(spread(len(Stream(self._context.feeds[MAIN])), MOST))
+        part = self._context.parts["search"]
+        return Scored(part.indices, part.labels)
+
+    def _start(self, path: Path, label: str) -> Worker:
+        context = self._context
+        backend = replace(_ORACLE, custom_ops=context.materials[MAIN].custom_ops)
+        folder = worker_folder(context.root / "workers", label)
+        job = context.worker_job({MAIN: path}, backend, folder)
+        return Worker(
+            job,
+            timeout_s=max(context.timeout_s, context.deadlines.judged_s),
+            memory_limit=context.memory_limit,
+        )

@@ -1,0 +1,145 @@
+"""What a survey has measured so far: a line a region and a pattern, so that it can go on."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.plugins import codec, stored
+from ortune.core.trial import Interval
+from ortune.regions.costs import Cost
+from ortune.regions.gains import Gain
+
+FOLDER = "surveys"
+"""In a run's folder, with a file ``KEY.jsonl`` a survey."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How a survey takes its costs.
+
+    Attributes:
+        samples: That each region is run on.
+    """
+
+    samples: int
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All regions at once.
+
+    Attributes:
+        cost: What they cost together.
+    """
+
+    cost: Interval
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The plan against the original.
+
+    Attributes:
+        ratio: Of its latency.
+    """
+
+    ratio: Interval
+
+
+Entry: TypeAlias = Begun | Cost | Whole | Compared | Gain
+_KINDS: dict[str, type[Entry]] = {
+    "begun": Begun,
+    "cost": Cost,
+    "whole": Whole,
+    "compared": Compared,
+    "gain": Gain,
+}
+
+
+class SurveyProgress:
+    """The measured parts of one survey.
+
+    Attributes:
+        begun: None before its first run.
+        costs: Region -> what it costs.
+        gains: Pattern -> what a region of it saves.
+        seconds: That they took, those of a survey that was killed too.
+    """
+
+    def __init__(self, root: Path, key: str) -> None:
+        """Read what there is; a torn last line is cut off.
+
+        Raises:
+            BadData: The file cannot be read.
+        """
+        self._path = root / FOLDER / f"{key}.jsonl"
+        self.begun: Begun | None = None
+        self.whole: Whole | None = None
+        self.compared: Compared | None = None
+        self.costs: dict[str, Cost] = {}
+        self.gains: dict[str, Gain] = {}
+        self.seconds = 0.0
+        for line in _lines(self._path):
+            self._keep(*_read(line, self._path))
+
+    def add(self, entry: Entry, seconds: float) -> None:
+        """Record a part that took so long; it is on disk when this returns.
+
+        Raises:
+            OrtuneError: The file cannot be written.
+        """
+        kind = next(name for name, cls in _KINDS.items() if isinstance(entry, cls))
+        record = {kind: codec.encode(entry), "seconds": seconds}
+        line = json.dumps(record, separators=(",", ":")) + "\n"
+        try:
+            self._path.parent.mkdir(exist_ok=True)
+            with self._path.open("ab") as file:
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise OrtuneError(
+                f"cannot write {self._path}: {error.strerror}", fix="free space, then run again"
+            ) from error
+        self._keep(entry, seconds)
+
+    def _keep(self, entry: Entry, seconds: float) -> None:
+        self.seconds += seconds
+        match entry:
+            case Begun():
+                self.begun = entry
+            case Whole():
+                self.whole = entry
+            case Compared():
+                self.compared = entry
+            case Cost():
+                self.costs[entry.region] = entry
+            case Gain():
+                self.gains[entry.pattern] = entry
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Return the whole lines of a file, and cut off a torn last one: its writer died."""
+    if not path.is_file():
+        return []
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+    return data[:whole].splitlines()
+
+
+def _read(line: bytes, path: Path) -> tuple[Entry, float]:
+    try:
+        found = stored.loads(line)
+        seconds = float(found.pop("seconds"))
+        ((name, held),) = found.items()
+        return codec.decode(_KINDS[name], held), seconds
+    except (BadSettings, OrtuneError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise BadData(f"{path} cannot be read: {error}", fix=f"remove {path}") from None

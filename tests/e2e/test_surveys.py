@@ -1,0 +1,119 @@
+"""Regions are measured one at a time: what is fragile costs, what is worthless gains nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from tests.surveying import context
+from tests.unit.quantizing import model_of, normal
+from tests.unit.regions.models import HEADER
+
+from ortune.backends.cpu import Cpu
+from ortune.core.event import silent
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import Quantizer, Recipe
+from ortune.core.trial import Plan
+from ortune.experiment import measure
+from ortune.experiment.context import Context
+from ortune.experiment.surveys.progress import SurveyProgress
+from ortune.experiment.surveys.run import survey
+from ortune.measurement.timing.turns import ready
+from ortune.regions.survey import Survey
+
+SIZE = 256
+
+
+def chain(layers: int, fragile: int | None = None) -> ir.Model:
+    """Return a chain of equal products; weights of the fragile one have a huge channel."""
+    held = {f"w{at}": normal(SIZE, SIZE, seed=at, scale=SIZE**-0.5) for at in range(layers)}
+    if fragile is not None:
+        held[f"w{fragile}"][:, 3] *= 3000.0
+        held["tame"] = np.where(np.arange(SIZE) == 3, 1 / 3000.0, 1.0).astype(np.float32)
+    text = f"{HEADER}\ng (float[64,{SIZE}] h0) => (float[64,{SIZE}] h{layers}) {{"
+    for at in range(layers):
+        if at == fragile:
+            text += f"\nm{at} = MatMul(h{at}, w{at})\n a{at} = Mul(m{at}, tame)"
+        else:
+            text += f"\na{at} = MatMul(h{at}, w{at})"
+        text += f"\nh{at + 1} = Tanh(a{at})"
+    return model_of(text + "\n}", held)
+
+
+def surveyed(known: Context, recipe: str, seconds: float = 60.0) -> Survey:
+    steps = (parse(Quantizer, recipe),)
+    plan = Plan(Recipe(recipe, steps), Cpu(threads=1))
+    with measure.start(known, known.models, known.job.baseline, "baseline") as live:
+        ready(live)
+        return survey(known, plan, seconds, silent, live)
+
+
+def test_a_fragile_layer_costs_most_by_far(tmp_path: Path) -> None:
+    samples = [{"h0": normal(64, SIZE, seed=seed)} for seed in range(8)]
+    known = context(tmp_path / "run", chain(4, fragile=2), samples)
+    found = surveyed(known, "int8-static(per_channel=false)")
+    assert not found.error
+    assert [region.error for region in found.regions] == [""] * 4
+    costs = [region.accuracy_cost.value for region in found.regions]
+    others = [cost for at, cost in enumerate(costs) if at != 2]
+    assert costs[2] > 30 * max(others) > 0
+    assert found.regions[2].accuracy_cost.low > max(others)
+    assert found.whole_cost > 0.5 * costs[2]
+    assert all(region.saved > SIZE * SIZE * 2 for region in found.regions)
+    assert found.seconds > 0
+
+
+def test_equal_layers_take_one_comparison(tmp_path: Path) -> None:
+    samples = [{"h0": normal(64, SIZE, seed=seed)} for seed in range(4)]
+    asked = {}
+    for layers in (1, 12):
+        known = context(tmp_path / f"run{layers}", chain(layers), samples)
+        found = surveyed(known, "int8-static", 40)
+        assert not found.error
+        assert len(found.regions) == layers
+        assert len({region.time_gained for region in found.regions}) == 1
+        assert all(np.isfinite(region.time_gained.value) for region in found.regions)
+        progress = SurveyProgress(known.root, found.key)
+        asked[layers] = len(progress.gains) + (progress.compared is not None)
+    assert asked[12] <= 1.5 * asked[1]
+
+
+def test_a_layer_that_no_kernel_takes_faster_gains_nothing(tmp_path: Path) -> None:
+    """Products of one row each with a tiny weight: rounding costs more than they do."""
+    held = {"big": normal(1024, 1024, scale=1 / 32), "flat": normal(16, 16, seed=1)}
+    text = f"""{HEADER}
+    g (float[32,1024] x) => (float[32,1024] y, float[4096,16] z) {{
+      y = MatMul(x, big)
+      t = Reshape(x, shape)
+      u = Slice(t, begin, end, axis)
+      z = MatMul(u, flat)
+    }}"""
+    held |= {"shape": np.array([2048, 16]), "begin": np.array([0]), "end": np.array([2048])}
+    held["axis"] = np.array([0])
+    model = model_of(text.replace("4096", "2048"), held)
+    samples = [{"x": normal(32, 1024, seed=seed)} for seed in range(4)]
+    known = context(tmp_path / "run", model, samples)
+    found = surveyed(known, "int8-dynamic(ops=[MatMul])", 60)
+    assert not found.error
+    big, flat = found.regions
+    assert big.time_gained.value > 0.1
+    assert flat.time_gained.value < 0.25 * big.time_gained.value
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
+    samples = [{"h0": normal(64, SIZE, seed=seed)} for seed in range(4)]
+    known = context(tmp_path / "run", chain(3), samples)
+    first = surveyed(known, "int8-dynamic", 40)
+    path = next((known.root / "surveys").glob("*.jsonl"))
+    lines = path.read_bytes()
+    path.write_bytes(lines + b'{"cost": {"re')  # torn
+    again = surveyed(known, "int8-dynamic", 40)
+    assert again.regions == first.regions
+    assert again.whole_cost == first.whole_cost
+    assert path.read_bytes() == lines
+    kept = lines.splitlines(keepends=True)
+    path.write_bytes(b"".join(kept[:3]))
+    part = surveyed(known, "int8-dynamic", 40)
+    assert [r.accuracy_cost for r in part.regions] == [r.accuracy_cost for r in first.regions]
+    assert path.read_bytes().startswith(b"".join(kept[:3]))
