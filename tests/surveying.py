@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-from tests.unit import studies
 
 from ortune.core.session import Tensors
 from ortune.data import stream
@@ -17,6 +16,7 @@ from ortune.experiment.context import Context, ScoredPart
 from ortune.model.analysis.facts import facts
 from ortune.model.io import file
 from ortune.recipe.material import Material
+from tests.unit import studies
 
 
 def context(root: Path, model: ir.Model, samples: Sequence[Tensors], **more: object) -> Context:

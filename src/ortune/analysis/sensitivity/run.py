@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,7 @@ from ortune.model.io import file
 from ortune.quantization.roles import deciding
 from ortune.recipe.built import steps_key
 from ortune.recipe.space import clean
-from ortune.regions.survey import Survey
+from ortune.regions.survey import RegionCost, Survey
 
 LATE = "no time was left"
 """How the error of a region begins that was not reached."""
@@ -140,6 +141,11 @@ def _surveyed(asked: SensitivityRequest, context: Context, plan: Plan) -> Survey
     return found
 
 
+def known(one: RegionCost) -> bool:
+    """Whether anything of a region is known: its cost may be where its time is not."""
+    return math.isfinite(one.accuracy_cost.value)
+
+
 def _result(
     asked: SensitivityRequest, context: Context, plan: Plan, found: Survey, notes: Sequence[str]
 ) -> Sensitivity:
@@ -158,7 +164,7 @@ def _result(
         budget_rule=context.job.budget_rule,
         unit=found.unit,
         samples=len(part.indices),
-        regions=ordered([one for one in found.regions if one not in late]),
+        regions=ordered([one for one in found.regions if one not in late or known(one)]),
         whole_cost=found.whole_cost,
         not_reached=tuple(one.region for one in late),
         finished="time" if late else "done",

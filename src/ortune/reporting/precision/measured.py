@@ -70,7 +70,7 @@ def _table(groups: Sequence[Sequence[RegionCost]], found: Sensitivity) -> Table:
 def _figures(group: Sequence[RegionCost]) -> tuple[str, str, str]:
     first = group[0]
     if first.error:
-        return "-", "-", first.error
+        return regions.cost(group), "-", first.error
     ratios = sorted(worth(one) for one in group)
     each = dict.fromkeys(_ratio(value / 100) for value in (ratios[0], ratios[-1]))
     return regions.cost(group), regions.gain(group), " to ".join(each)

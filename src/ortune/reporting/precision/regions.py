@@ -50,7 +50,7 @@ def operators(region: RegionCost) -> str:
 def cost(regions: Sequence[RegionCost]) -> str:
     """Write what regions cost in accuracy: one with its interval, several from least to most."""
     values = sorted(one.accuracy_cost.value for one in regions)
-    if len(regions) == 1:
+    if len(regions) == 1 or math.isnan(sum(values)):
         return spanned(regions[0].accuracy_cost, 1.0)
     return f"{number(values[0])} to {number(values[-1])}"
 
