@@ -20,11 +20,11 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     extract      Cut the part of MODEL between named tensors out into a model of its own.
     inspect      Say what MODEL is made of, what is odd about it, and who would run it.
     load         Open a bundle with exactly the settings it was measured with, or a plain model.
-    loadtest     Put load on TARGET, a server's address or a model to serve, and say what it answers.
+    loadtest     Put load on TARGET, a server's address or a model to serve; say what it answers.
     optimize     Find the fastest version of MODEL that keeps the answers, and prove it.
-    pack         Pack the winner: model, plain original, settings, recipe, evidence, golden samples.
+    pack         Pack the winner: model, original, settings, recipe, evidence, golden samples.
     profile      Say where the time of a run of MODEL goes: by operator, by node and by region.
-    reader       Write the reader: one Python file that opens bundles where ortune is not installed.
+    reader       Write the reader: a Python file that opens bundles where ortune is not installed.
     recheck      Run a bundle's golden samples and its benchmark again: is it as it was packed?
     report       Write the report as one offline file: HTML, or Markdown if the name ends in .md.
     sensitivity  Measure what each region of MODEL costs in accuracy and saves in time, one by one.
