@@ -1,0 +1,220 @@
+"""Surveys under a scripted clock: workers in this process, time passes as a script says."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.surveying import context
+from tests.unit.quantizing import normal
+from tests.unit.regions.models import transformer
+
+from ortune.backends.cpu import Cpu
+from ortune.core.errors import BadData
+from ortune.core.event import silent
+from ortune.core.plugins import codec
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import AS_IS, Quantizer, Recipe
+from ortune.core.trial import Block, Burst, Pair, Plan
+from ortune.experiment import measure
+from ortune.experiment.context import Context
+from ortune.experiment.surveys import accuracy, timing
+from ortune.experiment.surveys.progress import SurveyProgress
+from ortune.experiment.surveys.run import survey
+from ortune.measurement.job import Failure, WorkerJob
+from ortune.measurement.process import WorkerFailed
+from ortune.measurement.timing.pairs import BaselineFailed
+from ortune.measurement.worker.tasks import TASKS
+from ortune.measurement.worker.workbench import Workbench
+from ortune.regions.survey import Survey, SurveyRequest
+
+SECONDS = {"load": 1.0, "score": 0.5, "first": 0.1}
+
+
+@dataclass
+class Script:
+    """Time, what was asked, and when the run is killed.
+
+    Attributes:
+        kill: Ends the survey with this many requests.
+    """
+
+    now: float = 0.0
+    asked: list[str] = field(default_factory=list)
+    pairs: int = 0
+    kill: int = 10**9
+
+    def __call__(self) -> float:
+        return self.now
+
+    def passes(self, what: str) -> None:
+        self.asked.append(what)
+        self.now += SECONDS.get(what, 0.0)
+        if len(self.asked) > self.kill:
+            raise KeyboardInterrupt
+
+
+class Inside:
+    """A worker that answers in this process."""
+
+    def __init__(self, script: Script, job: WorkerJob, **_: Any) -> None:
+        self._script, self._stack, self.job = script, ExitStack(), job
+        self._bench = Workbench(job, self._stack)
+        self.alive = True
+
+    def __enter__(self) -> Inside:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def ask(self, do: str, *, timeout_s: float | None = None, **given: Any) -> dict[str, Any]:
+        self._script.passes(do)
+        if do == "first":
+            return {"first_ns": 1, "peak_rss": 1}
+        answer = TASKS[do](self._bench, **json.loads(json.dumps(codec.encode(given))))
+        found: dict[str, Any] = json.loads(json.dumps(codec.encode(answer)))
+        return found
+
+    @property
+    def layers(self) -> int:
+        """How many integer layers the model has."""
+        path = next(iter(self.job.models.values()))
+        return path.read_bytes().count(b"MatMulInteger")
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    made = Script()
+
+    def start(known: Context, models: Mapping[str, Path], backend: Any, label: str) -> Inside:
+        folder = known.root / "workers" / label
+        return Inside(made, known.worker_job(models, backend, folder))
+
+    def time_pair(baseline: Any, candidate: Any, effort: Any) -> Pair:
+        made.pairs += 1
+        made.now += effort.seconds
+        base, other = (int(1e6 * 0.9**one.layers) for one in (baseline, candidate))
+        block = Block(Burst((base,) * 20, (0.0,) * 20), Burst((other,) * 20, (0.0,) * 20))
+        return Pair((block,) * 5)
+
+    monkeypatch.setattr(accuracy, "Worker", lambda job, **more: Inside(made, job, **more))
+    monkeypatch.setattr(measure, "start", start)
+    monkeypatch.setattr(timing, "time_pair", time_pair)
+    yield made
+
+
+def surveyed(known: Context, script: Script, seconds: float = 100.0) -> Survey:
+    step = parse(Quantizer, "int8-dynamic(min_side=8)")
+    plan = Plan(Recipe("int8", (step,)), Cpu(threads=1))
+    job = known.worker_job(known.models, known.job.baseline, known.root / "live")
+    with Inside(script, job) as live:
+        return survey(known, SurveyRequest(plan), seconds, silent, live, script)  # type: ignore[arg-type]
+
+
+def toy(root: Path, blocks: int) -> Context:
+    samples = [{"h0": normal(1, 8, 32, seed=seed)} for seed in range(6)]
+    return context(root, transformer(blocks), samples, by_operator={"MatMul": 0.9, "Gemm": 0.0})
+
+
+def test_every_region_has_a_cost_and_a_gain(tmp_path: Path, script: Script) -> None:
+    found = surveyed(toy(tmp_path / "run", 2), script)
+    assert not found.error
+    assert len(found.regions) == 8
+    assert all(not region.error for region in found.regions)
+    assert all(region.accuracy_cost.value > 0 for region in found.regions)
+    assert found.regions[0].time_gained == found.regions[4].time_gained
+    # Of a pattern of two regions of three layers, 0.9 a layer, with six more in integers.
+    whole = 0.9**12
+    assert found.regions[0].time_gained.value == pytest.approx((0.9**6 - whole) / 2, rel=1e-3)
+    assert found.whole_cost == pytest.approx(
+        sum(region.accuracy_cost.value for region in found.regions), rel=0.5
+    )
+    assert found.seconds == script.now
+
+
+def test_twelve_blocks_take_the_comparisons_of_one(tmp_path: Path, script: Script) -> None:
+    asked = []
+    for blocks in (1, 12):
+        before = script.pairs
+        assert not surveyed(toy(tmp_path / f"run{blocks}", blocks), script).error
+        asked.append(script.pairs - before)
+    assert asked[1] <= 1.5 * asked[0]
+
+
+def test_it_is_the_same_twice(tmp_path: Path, script: Script) -> None:
+    first = surveyed(toy(tmp_path / "one", 2), script)
+    script.now = 0.0
+    assert surveyed(toy(tmp_path / "two", 2), script).regions == first.regions
+
+
+@pytest.mark.parametrize("kill", [1, 4, 9, 14, 20])
+def test_killed_and_resumed_it_says_the_same(tmp_path: Path, script: Script, kill: int) -> None:
+    whole = surveyed(toy(tmp_path / "whole", 2), script)
+    path = next((tmp_path / "whole" / "surveys").iterdir())
+    known = toy(tmp_path / "killed", 2)
+    script.kill = len(script.asked) + kill
+    with pytest.raises(KeyboardInterrupt):
+        surveyed(known, script)
+    assert not list(known.root.glob("survey-*"))
+    for torn in (known.root / "surveys").glob("*.jsonl"):
+        torn.write_bytes(torn.read_bytes() + b'{"cost":')
+    script.kill = 10**9
+    again = surveyed(known, script)
+    assert again.regions == whole.regions
+    assert again.whole_cost == whole.whole_cost
+    own = next((known.root / "surveys").iterdir())
+
+    def parts(one: Path) -> list[dict[str, Any]]:
+        lines = map(json.loads, one.read_text().splitlines())
+        return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+    assert parts(own) == parts(path)
+
+
+def test_what_the_time_does_not_suffice_for_says_so(tmp_path: Path, script: Script) -> None:
+    found = surveyed(toy(tmp_path / "run", 4), script, 12.0)
+    late = [region for region in found.regions if "no time" in region.error]
+    assert late
+    assert all(math.isnan(region.time_gained.value) for region in late)
+    assert script.now < 30
+
+
+def test_a_plan_that_decides_nothing_is_no_survey(tmp_path: Path, script: Script) -> None:
+    known = toy(tmp_path / "run", 1)
+    job = known.worker_job(known.models, known.job.baseline, known.root / "live")
+    with Inside(script, job) as live:
+        found = survey(known, Plan(AS_IS, Cpu()), 10, silent, live, script)  # type: ignore[arg-type]
+    assert "decides a precision" in found.error
+    assert found.regions == ()
+
+
+def test_a_dead_original_ends_the_search_and_a_dead_plan_only_its_survey(
+    tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(baseline: Any, candidate: Any, effort: Any) -> Pair:
+        failed = Failure("died with signal 9", "")
+        if original:
+            raise BaselineFailed(failed, baseline)
+        raise WorkerFailed(failed, candidate)
+
+    monkeypatch.setattr(timing, "time_pair", dies)
+    original = True
+    with pytest.raises(BaselineFailed):
+        surveyed(toy(tmp_path / "one", 1), script)
+    original = False
+    assert surveyed(toy(tmp_path / "two", 1), script).error == "died with signal 9"
+
+
+def test_progress_that_cannot_be_read_says_where(tmp_path: Path) -> None:
+    folder = tmp_path / "surveys"
+    folder.mkdir()
+    (folder / "k.jsonl").write_text('{"other":{},"seconds":1}\n')
+    with pytest.raises(BadData, match="cannot be read"):
+        SurveyProgress(tmp_path, "k")

@@ -1,0 +1,54 @@
+"""Losses add up over regions, and say in which unit they are."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ortune.core.metric import Metric
+from ortune.core.plugins.spelling import parse
+from ortune.regions.losses import NOISE, Loss, interval
+
+RECORDS = np.array([[1.0], [0.0], [1.0], [1.0]])
+POWERS = np.array([[4.0, 1.0], [2.0, 0.0], [8.0, 2.0], [1.0, 0.5]])
+
+
+@pytest.mark.parametrize(
+    "text", ["top1", "cosine", "snr", "agreement", "max-error", "snr(share=0)"]
+)
+def test_what_moves_in_steps_or_does_not_add_up_is_taken_by_its_noise(text: str) -> None:
+    loss = Loss.of(parse(Metric, text))
+    assert loss.unit == NOISE
+    np.testing.assert_allclose(loss.each(RECORDS, POWERS, RECORDS), [0.25, 0.0, 0.25, 0.5])
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_a_mean_is_taken_in_its_own_unit(better: bool) -> None:
+    metric = parse(Metric, "function(path=tests.unit.regions.test_losses:RECORDS)")
+    object.__setattr__(metric, "higher_is_better", better)
+    loss = Loss(metric, own=True)
+    assert loss.unit.endswith("lost, mean over samples")
+    found = loss.each(RECORDS, POWERS, np.ones((4, 1)))
+    np.testing.assert_array_equal(found, [0, 1, 0, 0] if better else [0, -1, 0, 0])
+
+
+def test_broken_outputs_cost_all_there_is() -> None:
+    powers = np.array([[4.0, 1.0], [np.nan, np.nan]])
+    found = Loss.of(parse(Metric, "snr")).each(powers, powers, powers)
+    assert found.tolist() == [0.25, math.inf]
+    assert interval(found).value == math.inf
+
+
+def test_the_interval_holds_the_mean_and_narrows_with_samples() -> None:
+    draw = np.random.default_rng(0).exponential(1.0, 400)
+    few, many = interval(draw[:8]), interval(draw)
+    assert few.low <= few.value <= few.high
+    assert many.low <= 1.0 <= many.high
+    assert many.high - many.low < few.high - few.low
+
+
+def test_one_sample_bounds_nothing() -> None:
+    found = interval(np.array([2.0]))
+    assert (found.low, found.value, found.high) == (-math.inf, 2.0, math.inf)
