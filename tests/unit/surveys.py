@@ -49,8 +49,8 @@ def cost(name: str, lost: float, gain: float, pattern: str = "aa", **more: objec
         (name, *more.pop("nodes", ())),  # type: ignore[misc]
         pattern,
         ("MatMul",),
-        Interval(lost, 0.9 * lost, 1.1 * lost),
-        Interval(gain, 0.9 * gain, 1.1 * gain),
+        Interval(lost, lost - 0.1 * abs(lost), lost + 0.1 * abs(lost)),
+        Interval(gain, gain - 0.1 * abs(gain), gain + 0.1 * abs(gain)),
         **more,  # type: ignore[arg-type]
     )
 
