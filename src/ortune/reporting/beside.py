@@ -49,7 +49,7 @@ def _precision(study: Study) -> Iterator[Part]:
     """Yield what the run's journal says of regions, or what is wrong with it."""
     try:
         records = journal.read(Path(study.root)) if study.root else []
-        surveys = explained(study, records).surveys
+        surveys = explained(study, records).surveys if records else ()
     except OrtuneError as error:
         yield Part(
             "precision", (Text(f"Regions are left out: {error.what}.", "warn"),), _BY_REGION
