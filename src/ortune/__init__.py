@@ -7,29 +7,31 @@
 
 Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its arguments:
 
-    apply      Apply STEPs to MODEL in the order given and write the result.
-    bench      Time MODELS on backends in turns, in fresh processes; raw samples are kept.
-    buckets    Find the padding in an encoder's data, prove that it can be cut, choose lengths.
-    calibrate  Find the ranges that static quantization needs, and whether the data is enough.
-    compare    Compare each of FILES with the first, row by row; exit code 1 if one regressed.
-    convert    Convert MODEL to OUT exactly as asked; `ortune optimize` finds out what pays.
-    cost       Price what RUN measured: an `optimize -o` folder, a file of `bench` or `loadtest`.
-    diff       Say which nodes and weights of A are matched, fused, split, changed or gone in B.
-    export     Write a PyTorch module as ONNX, with the exporter whose file answers like it.
-    extract    Cut the part of MODEL between named tensors out into a model of its own.
-    inspect    Say what MODEL is made of, what is odd about it, and who would run it.
-    load       Open a bundle with exactly the settings it was measured with, or a plain model.
-    loadtest   Put load on TARGET, a server's address or a model to serve, and say what it answers.
-    optimize   Find the fastest version of MODEL that keeps the answers, and prove it.
-    pack       Pack the winner: model, plain original, settings, recipe, evidence, golden samples.
-    profile    Say where the time of a run of MODEL goes: by operator, by node and by region.
-    reader     Write the reader: one Python file that opens bundles where ortune is not installed.
-    recheck    Run a bundle's golden samples and its benchmark again: is it as it was packed?
-    report     Write the report as one offline file: HTML, or Markdown where the name ends in .md.
-    serve      Serve MODELS by the Open Inference Protocol v2, HTTP and gRPC, until told to end.
-    timeline   Time MODEL plain, optimized, quantized and both: once, a session, an inference.
-    tune       Find the runtime settings that MODEL runs fastest with on one backend.
-    verify     Judge whether OTHER answers like REFERENCE, within the budget.
+    apply        Apply STEPs to MODEL in the order given and write the result.
+    bench        Time MODELS on backends in turns, in fresh processes; raw samples are kept.
+    buckets      Find the padding in an encoder's data, prove that it can be cut, choose lengths.
+    calibrate    Find the ranges that static quantization needs, and whether the data is enough.
+    compare      Compare each of FILES with the first, row by row; exit code 1 if one regressed.
+    convert      Convert MODEL to OUT exactly as asked; `ortune optimize` finds out what pays.
+    cost         Price what RUN measured: an `optimize -o` folder, a file of `bench` or `loadtest`.
+    diff         Say which nodes and weights of A are matched, fused, split, changed or gone in B.
+    explain      Say why the search of RUN, a folder made by `ortune optimize`, came to its answer.
+    export       Write a PyTorch module as ONNX, with the exporter whose file answers like it.
+    extract      Cut the part of MODEL between named tensors out into a model of its own.
+    inspect      Say what MODEL is made of, what is odd about it, and who would run it.
+    load         Open a bundle with exactly the settings it was measured with, or a plain model.
+    loadtest     Put load on TARGET, a server's address or a model to serve; say what it answers.
+    optimize     Find the fastest version of MODEL that keeps the answers, and prove it.
+    pack         Pack the winner: model, original, settings, recipe, evidence, golden samples.
+    profile      Say where the time of a run of MODEL goes: by operator, by node and by region.
+    reader       Write the reader: a Python file that opens bundles where ortune is not installed.
+    recheck      Run a bundle's golden samples and its benchmark again: is it as it was packed?
+    report       Write the report as one offline file: HTML, or Markdown if the name ends in .md.
+    sensitivity  Measure what each region of MODEL costs in accuracy and saves in time, one by one.
+    serve        Serve MODELS by the Open Inference Protocol v2, HTTP and gRPC, until told to end.
+    timeline     Time MODEL plain, optimized, quantized and both: once, a session, an inference.
+    tune         Find the runtime settings that MODEL runs fastest with on one backend.
+    verify       Judge whether OTHER answers like REFERENCE, within the budget.
 
 ``docs/python.md`` has all public names.
 """
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
         compare_observers as compare_observers,
     )
     from ortune.analysis.costs.pricing import cost as cost
+    from ortune.analysis.explanation.explain import explain as explain
     from ortune.analysis.inspection.diff import diff as diff
     from ortune.analysis.inspection.inspect import inspect as inspect
     from ortune.analysis.padding.buckets import buckets as buckets
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
     from ortune.reporting.python.compare import compare as compare
     from ortune.reporting.python.profile import profile as profile
     from ortune.reporting.python.recheck import recheck as recheck
+    from ortune.reporting.python.sensitivity import sensitivity as sensitivity
     from ortune.reporting.python.timeline import timeline as timeline
     from ortune.reporting.write import report as report
     from ortune.rewrites.user_rule import rule as rule
@@ -111,6 +115,7 @@ _HOME = {
     "cost": "analysis.costs.pricing",
     "diff": "analysis.inspection.diff",
     "evaluate_suggestions": "analysis.profiling.suggestions",
+    "explain": "analysis.explanation.explain",
     "export": "exporters.export",
     "extract": "analysis.verification.extract",
     "inspect": "analysis.inspection.inspect",
@@ -124,6 +129,7 @@ _HOME = {
     "recheck": "reporting.python.recheck",
     "report": "reporting.write",
     "rule": "rewrites.user_rule",
+    "sensitivity": "reporting.python.sensitivity",
     "serve": "server.serve",
     "step": "core.reading",
     "suggest": "analysis.profiling.suggestions",

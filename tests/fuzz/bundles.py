@@ -128,9 +128,10 @@ def run(rng: Random) -> Case:
 
 
 def read(case: Case, folder: Path) -> None:
-    """Open a bundle in every way there is, or report a run."""
+    """Open a bundle in every way there is, or report and explain a run."""
     if (folder / "run").is_dir():
         answer(["report", str(folder / "run"), "-o", str(folder / "report.html")])
+        answer(["explain", str(folder / "run")])
         return
     path = folder / "x.ortune"
     before = set(folder.iterdir())

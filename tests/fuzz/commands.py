@@ -60,6 +60,9 @@ _LINES: tuple[str, ...] = (
     "run P D",
     "pack R -o out.ortune",
     "report R -o out.html",
+    "explain R",
+    "explain R --plan 1",
+    "sensitivity M --data D --on ON --time 2s",
     "cost R",
     "compare J J",
 )

@@ -15,9 +15,13 @@ from ortune.backends.cpu import Cpu
 from ortune.core.step import Recipe
 from ortune.core.study import Study
 from ortune.core.trial import Block, Burst, Interval, Pair, Plan
+from ortune.experiment.surveys.journal import Journal
+from ortune.regions.survey import Survey
 from ortune.reporting import profile_page
+from ortune.reporting.python.sensitivity import draw
 from ortune.reporting.write import report
-from tests.unit import studies
+from tests.unit import studies, surveys
+from tests.unit.analysis.sensitivity.test_result import found
 from tests.unit.reporting.test_profile import ACTING, profile
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -64,7 +68,18 @@ def run(folder: Path) -> Study:
     files.write(replace(profile(), model=made.models[""]), Path(made.root) / "before")
     built = Path(made.root) / str(best.artefact) / "toy.onnx"
     files.write(replace(ACTING, model=str(built)), Path(made.root) / "after")
+    Journal(Path(made.root)).add(surveyed())
     return studies.changed(replace(made, trials=trials), advice=("pin the clock",))
+
+
+def surveyed() -> Survey:
+    """Sixty regions with long names, three of a pattern, one that could not be measured."""
+    names = [f"/model/encoder/layer.{n}/attention/output/dense/MatMul" for n in range(60)]
+    rows = [
+        surveys.cost(name, (n % 7 + 1) * 1e-3, (n % 5 - 1) * 0.01, f"p{n // 3}", nodes=(f"r{n}",))
+        for n, name in enumerate(names)
+    ]
+    return replace(surveys.SURVEY, regions=(*rows, *surveys.REGIONS, surveys.FAILED))
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +88,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "report": report(run(folder), folder / "report.html"),
         "profile": profile_page.write(ACTING, folder / "profile.html"),
+        "sensitivity": draw(found(regions=surveyed().regions), folder / "sensitivity.html"),
     }
 
 
@@ -87,7 +103,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
-@pytest.mark.parametrize("name", ["report", "profile"])
+@pytest.mark.parametrize("name", ["report", "profile", "sensitivity"])
 def test_a_page_in_a_browser(
     pages: dict[str, Path], browser: Any, name: str, width: int, scheme: str
 ) -> None:
@@ -108,8 +124,9 @@ def test_a_page_in_a_browser(
     if name == "report":
         assert page.evaluate("document.documentElement.scrollHeight") > 1.5 * shut, "tables fold"
         assert page.locator("#plans tbody tr").count() == 40
-    found = axe.run(page).response["violations"]
-    serious = [one for one in found if one["impact"] in ("serious", "critical")]
+        assert page.locator("#precision-1 circle").count() > 60
+    violations = axe.run(page).response["violations"]
+    serious = [one for one in violations if one["impact"] in ("serious", "critical")]
     assert serious == [] and said == [] and asked == [pages[name].as_uri()]
     context.close()
 

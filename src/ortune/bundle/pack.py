@@ -52,7 +52,7 @@ def pack(
     custom_ops: bool = False,
     target: str | Target | None = None,
 ) -> Path:
-    """Pack the winner: model, plain original, settings, recipe, evidence, golden samples.
+    """Pack the winner: model, original, settings, recipe, evidence, golden samples.
 
     Models are stored, not compressed. The file appears when it is whole. What a reader would
     refuse is not written.

@@ -59,12 +59,23 @@ class Point:
 
 @dataclass(frozen=True)
 class Scatter:
-    """A scatter plot; points joined by the front are given in order."""
+    """A scatter plot; points joined by the front are given in order.
+
+    Attributes:
+        x_label: Quantity and unit.
+        y_label: Quantity and unit.
+        points: In any order.
+        front: Indices of points.
+        legend: Tone -> its meaning, ``other`` of points without one; that of plans if empty.
+        named: Indices of points to name beside the winner, the original and those on the front.
+    """
 
     x_label: str
     y_label: str
     points: tuple[Point, ...]
     front: tuple[int, ...] = ()
+    legend: tuple[tuple[str, str], ...] = ()
+    named: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

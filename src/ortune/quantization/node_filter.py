@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
@@ -66,6 +66,19 @@ def literally(name: str) -> str:
     """Return the pattern that matches one name and nothing else."""
     escaped = re.sub(r"([*?[])", r"[\1]", name)
     return f"[r]{escaped[1:]}" if escaped.startswith("re:") else escaped
+
+
+def names(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return what says whether any of these patterns is a node's name.
+
+    Regular expressions are left out: the patterns may be a stranger's.
+    """
+    plain = [pattern for pattern in patterns if not pattern.startswith("re:")]
+    spelled = {re.sub(r"\[([*?[r])\]", r"\1", pattern) for pattern in plain}
+    literal = {name for name in spelled if literally(name) in plain}
+    wild = [pattern for pattern in plain if re.sub(r"\[([*?[r])\]", r"\1", pattern) not in literal]
+    others = [re.compile(fnmatch.translate(pattern)) for pattern in wild]
+    return lambda name: name in literal or any(one.fullmatch(name) for one in others)
 
 
 def _matcher(pattern: str, option: str) -> re.Pattern[str]:

@@ -6,25 +6,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ortune.analysis.explanation.explain import explained
 from ortune.analysis.profiling import files
 from ortune.core.errors import OrtuneError
 from ortune.core.profile import Profile
 from ortune.core.section import Bar, Bars, Block, Heading, Text
 from ortune.core.study import Study
 from ortune.core.wording import count
+from ortune.experiment.surveys import journal
 from ortune.reporting.blocks import Part, gather
+from ortune.reporting.precision.regions import survey
 from ortune.reporting.profile import parts
 
 _OPERATORS = 12
-_ORDER = 22
-"""Where the comparison by operator stands among the sections."""
+_ORDER, _BY_REGION = 22, 24
+"""Where the comparison by operator and precision by region stand among the sections."""
 
 
 def whole(study: Study) -> tuple[Part, ...]:
     """Return all parts of a run's report in order, those of its profiles included."""
     found = tuple(_read(study))
     compared = _compared(study, [one for _, one in found if isinstance(one, Profile)])
-    made = (*gather(study), *compared, *_told(found))
+    made = (*gather(study), *compared, *_precision(study), *_told(found))
     return tuple(sorted(made, key=lambda part: part.order))
 
 
@@ -40,6 +43,20 @@ def _read(study: Study) -> Iterator[tuple[str, Profile | str]]:
                 yield place.name, files.read(place)
             except OrtuneError as error:
                 yield place.name, error.what
+
+
+def _precision(study: Study) -> Iterator[Part]:
+    """Yield what the run's journal says of regions, or what is wrong with it."""
+    try:
+        records = journal.read(Path(study.root)) if study.root else []
+        surveys = explained(study, records).surveys if records else ()
+    except OrtuneError as error:
+        yield Part(
+            "precision", (Text(f"Regions are left out: {error.what}.", "warn"),), _BY_REGION
+        )
+        return
+    for place, one in enumerate(surveys, 1):
+        yield Part(f"precision-{place}", tuple(survey(one, folds=True)), _BY_REGION)
 
 
 def _told(found: Sequence[tuple[str, Profile | str]]) -> Iterator[Part]:

@@ -155,7 +155,8 @@ def _named(name: str) -> str:
 
 def _scatter(plot: Scatter) -> str:
     shown = {p.tone or ("best" if i in plot.front else "other") for i, p in enumerate(plot.points)}
-    keys = [_key(_DOT.format(kind), text) for kind, text in _LEGEND.items() if kind in shown]
+    legend = dict(plot.legend) or _LEGEND
+    keys = [_key(_DOT.format(kind), text) for kind, text in legend.items() if kind in shown]
     if scatter.outside(plot):
         keys.append("<span>triangles lie beyond the axes</span>")
     return _plot((scatter.svg(plot), scatter.svg(plot, NARROW)), keys)

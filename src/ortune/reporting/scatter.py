@@ -78,12 +78,12 @@ def _mark(point: Point, front: bool, x: Axis, y: Axis) -> str:
 
 
 def _labels(plot: Scatter, x: Axis, y: Axis, canvas: Canvas) -> list[str]:
-    """Name the winner and the original, then what is on the front, where there is room."""
+    """Name the winner and the original, then the front and what is asked for, if there is room."""
     dots = [(x.at(p.x), y.at(p.y)) for p in plot.points]
     ends = itertools.pairwise([dots[index] for index in plot.front])
     line = [box for one, two in ends for box in along(one, two)]
     first = [i for i, p in enumerate(plot.points) if p.tone in ("win", "original")]
-    order = dict.fromkeys((*first, *plot.front, *range(len(dots))))
-    shown = {*first, *plot.front}
+    shown = dict.fromkeys((*first, *plot.front, *plot.named))
+    order = dict.fromkeys((*shown, *range(len(dots))))
     marks = [(*dots[i], plot.points[i].label if i in shown else "") for i in order]
     return named(marks, line, canvas, len(marks))

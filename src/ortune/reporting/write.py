@@ -14,7 +14,7 @@ _FORMATS = (".html", ".htm", ".md")
 
 
 def report(study: Study, path: str | Path, force: bool = False) -> Path:
-    """Write the report as one offline file: HTML, or Markdown where the name ends in .md.
+    """Write the report as one offline file: HTML, or Markdown if the name ends in .md.
 
     Args:
         force: Replace an existing file. An original model is never replaced.

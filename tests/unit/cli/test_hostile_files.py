@@ -27,6 +27,9 @@ VERBS: dict[str, Words] = {
     "optimize": lambda model, good, data, out: [model, "-o", out, "--time", "1s", "--quiet"],
     "profile": lambda model, good, data, out: [model],
     "run": lambda model, good, data, out: [model, data, "-o", out],
+    "sensitivity": lambda model, good, data, out: [
+        *(model, "--data", data, "--time", "1s", "--plot", f"{out}.svg")
+    ],
     "serve": lambda model, good, data, out: [
         *(good, f"other={model}", "--http-port", "0", "--grpc-port", "0")
     ],
@@ -39,6 +42,7 @@ VERBS: dict[str, Words] = {
 OTHERS: dict[str, Words] = {
     "compare": lambda model, good, data, out: [model, model],
     "cost": lambda model, good, data, out: [model, "--price", "1/h"],
+    "explain": lambda model, good, data, out: [model],
     "pack": lambda model, good, data, out: [model, "-o", out],
     "recheck": lambda model, good, data, out: [model],
     "report": lambda model, good, data, out: [model],

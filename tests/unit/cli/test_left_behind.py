@@ -16,7 +16,15 @@ from ortune.core.request import WorkerRequest, carried_out, parameters
 
 _CTX = click.Context(root)
 VERBS = {name: root.get_command(_CTX, name) for name in root.list_commands(_CTX)}
-WITHOUT_WORKERS = {"compare", "diff", "pack", "reader", "report", "verify-signature"} | {
+WITHOUT_WORKERS = {
+    "compare",
+    "diff",
+    "explain",
+    "pack",
+    "reader",
+    "report",
+    "verify-signature",
+} | {
     "loadtest",
     "serve",
 }

@@ -34,7 +34,7 @@ KEPT_OUT = ("onnx", "onnx_ir", "onnxscript", "psutil", "click", "rich", "ml_dtyp
 
 
 def reader(out: str | Path, *, force: bool = False) -> Path:
-    """Write the reader: one Python file that opens bundles where ortune is not installed.
+    """Write the reader: a Python file that opens bundles where ortune is not installed.
 
     Args:
         out: Where it goes, by custom ``reader.py``.

@@ -1,0 +1,1 @@
+"""What each region of a network costs in accuracy and brings in time, alone, at a precision."""

@@ -1,0 +1,109 @@
+"""What `sensitivity` is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from ortune.core.custom_ops import BackendRequest, BudgetRequest
+from ortune.core.errors import BadSettings
+from ortune.core.fields import Duration, File, Option, Source
+from ortune.core.request import request
+
+
+@request
+class SensitivityRequest(BackendRequest, BudgetRequest):
+    """Measure what each region of MODEL costs in accuracy and saves in time, one by one.
+
+    A region is a layer with what runtimes fuse with it; --recipe says its lower precision. Its
+    accuracy cost is what the metric loses with this region alone at that precision; its time is
+    measured in place, once for all regions of equal structure. Both have intervals. What is worth
+    giving back comes first. Results are kept in the user's cache folder under all that they
+    depend on.
+
+    Example:
+        ortune sensitivity model.onnx --data samples/ --budget "top1>=base-0.01"
+        ortune sensitivity model.onnx --data samples/ --by op --time 5m --plot regions.svg
+
+    Attributes:
+        model: The model file.
+        data: Samples: a folder of .npz, .npy per input or images, a .jsonl file, or
+            module:function.
+        by: What is taken at a time: a region, a single node, or all layers of an operator.
+        recipe: The steps, the last of which decides the precision; repeat it. The automatic
+            rewrites go before them, as in a search.
+        labels: Labels in the samples' order (.npy or .csv).
+        calibration: Samples to calibrate with, apart from --data.
+        metric: What is lost, such as top1, cosine or snr; by default that of the budget.
+        budget: The worst score allowed, such as "top1>=base-0.01"; derived from the outputs
+            without it. Its metric is what is lost.
+        seconds: When to stop; what was not reached is named.
+        plot: Draw cost against time saved: a file that ends in .svg, .png or .html.
+        fresh: Measure again what is kept.
+        force: Overwrite an existing plot.
+
+    Raises:
+        BadSettings: There are no samples, or a spelling cannot be read.
+        OrtuneError: The model, the data or the backend cannot be used.
+    """
+
+    model: str | Path
+    _: KW_ONLY
+    data: Source = None
+    by: Literal["region", "node", "op"] = "region"
+    recipe: Annotated[Sequence[str], Option("STEP", "--recipe")] = ("int8-static",)
+    labels: File | None = None
+    calibration: Source = None
+    metric: Annotated[str | None, Option("METRIC")] = None
+    seconds: Duration = Duration("2m", Option("DURATION", "--time"))
+    plot: File | None = None
+    fresh: bool = False
+    force: bool = False
+
+    @property
+    def makes(self) -> tuple[Path, ...]:
+        """The plot."""
+        return () if self.plot is None else (Path(self.plot),)
+
+    @property
+    def source(self) -> str | Path | Callable[[], Any]:
+        """The samples.
+
+        Raises:
+            BadSettings: There are none.
+        """
+        if self.data is None:
+            raise BadSettings(
+                "--data is missing: accuracy on made-up samples says nothing",
+                fix="give --data SOURCE",
+            )
+        return self.data
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.metric is not None and self.budget is not None:
+            raise BadSettings(
+                f"--metric {self.metric} and --budget {self.budget} both say what is lost",
+                fix="give one of them",
+            )
+        if self.metric is not None:
+            budget_of(self.metric)  # before anything is read or run
+
+
+def budget_of(metric: str) -> str:
+    """Return a budget that reads a metric; its limit decides nothing here.
+
+    Raises:
+        BadSettings: It cannot be read.
+        UnknownPlugin: There is no such metric.
+    """
+    from ortune.core.budget import Budget  # a request is read without NumPy
+    from ortune.core.metric import Metric
+    from ortune.core.plugins.spelling import parse
+
+    if ":" in metric:
+        return str(Budget.parse(f"{metric}>=base"))
+    higher = parse(Metric, metric).higher_is_better
+    return str(Budget.parse(f"{metric}{'>=' if higher else '<='}base"))

@@ -1,0 +1,35 @@
+"""Say why a search came to its answer: what was tried, what it gave, why it was kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ortune.analysis.explanation.requests import Explain
+from ortune.cli.main import DONE
+from ortune.cli.terminal.command import verb, verbose
+from ortune.cli.terminal.output import answer, show
+
+if TYPE_CHECKING:
+    from ortune.analysis.explanation.result import Explanation
+
+
+@verb(Explain)
+def command(asked: Explain) -> int:
+    """Show what was asked."""
+    from ortune.analysis.explanation.explain import run
+    from ortune.reporting.precision.explained import parts
+    from ortune.reporting.terminal import printed
+
+    found = run(asked)
+    answer(_json(found), lambda: show(*printed(parts(found, every=verbose()))))
+    return DONE
+
+
+def _json(found: Explanation) -> Mapping[str, Any] | Explanation:
+    """Return what was asked for: one node, some plans, or everything."""
+    if found.node is not None:
+        return {"run": found.run, "node": found.node, "notes": found.notes}
+    if found.asked:
+        return {"run": found.run, "plans": found.asked, "notes": found.notes}
+    return found

@@ -1,0 +1,33 @@
+"""Measure what each region of a network costs in accuracy and saves in time at a precision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ortune.analysis.sensitivity.requests import SensitivityRequest
+from ortune.cli.main import DONE
+from ortune.cli.terminal.command import verb, verbose
+from ortune.cli.terminal.output import answer, say, show
+
+if TYPE_CHECKING:
+    from ortune.analysis.sensitivity.result import Sensitivity
+
+
+@verb(SensitivityRequest)
+def command(asked: SensitivityRequest) -> int:
+    """Show a row a region, what is worth giving back first."""
+    from ortune.reporting.python.sensitivity import run
+
+    found = run(asked)
+    plot = None if asked.plot is None else str(asked.plot)
+    answer({**found.result(), "plot": plot}, lambda: _show(found, plot))
+    return DONE
+
+
+def _show(found: Sensitivity, plot: str | None) -> None:
+    from ortune.reporting.precision.measured import parts
+    from ortune.reporting.terminal import printed
+
+    show(*printed(parts(found, every=verbose())))
+    if plot is not None:
+        say(f"plot: {plot}")

@@ -1,0 +1,191 @@
+"""Precision by region: what each region costs and brings, drawn and as rows, alike ones in one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import TypeVar
+
+from ortune.analysis.explanation.result import GIVEN, KEPT, RegionTold, SurveyTold
+from ortune.analysis.sensitivity.result import worth
+from ortune.core.section import Block, Heading, Point, Scatter, Table, Text
+from ortune.core.trial import Interval
+from ortune.core.wording import count
+from ortune.regions.survey import RegionCost
+
+T = TypeVar("T")
+
+_SHOWN = 24
+"""Rows of a table that is not asked for whole."""
+_NAMED = 4
+"""Of the costliest regions, that are named in the picture."""
+LOW, FLOAT, OTHER = "best", "original", "other"
+LEGEND = (
+    (LOW, "at this precision in the winner"),
+    (FLOAT, "given back in the winner"),
+    (OTHER, "measured alone"),
+)
+
+
+def folded(rows: Sequence[T], alike: Callable[[T], Hashable]) -> list[list[T]]:
+    """Return rows in groups of what is alike, in the order of their first."""
+    groups: dict[Hashable, list[T]] = {}
+    for row in rows:
+        groups.setdefault(alike(row), []).append(row)
+    return list(groups.values())
+
+
+def name(regions: Sequence[RegionCost]) -> str:
+    """Name a region, or several alike by the first and their number."""
+    more = f" and {count(len(regions) - 1, 'other')} like it" if len(regions) > 1 else ""
+    return f"{regions[0].region}{more}"
+
+
+def operators(region: RegionCost) -> str:
+    """Write the operators of a region's layers: ``Conv``, ``3 MatMul, Softmax``."""
+    counted = {op: region.ops.count(op) for op in dict.fromkeys(region.ops)}
+    return ", ".join(f"{number} {op}" if number > 1 else op for op, number in counted.items())
+
+
+def cost(regions: Sequence[RegionCost]) -> str:
+    """Write what regions cost in accuracy: one with its interval, several from least to most."""
+    values = sorted(one.accuracy_cost.value for one in regions)
+    if len(regions) == 1 or math.isnan(sum(values)):
+        return spanned(regions[0].accuracy_cost, 1.0)
+    return f"{number(values[0])} to {number(values[-1])}"
+
+
+def gain(regions: Sequence[RegionCost]) -> str:
+    """Write what each of some regions saves, % of the original's latency, with its interval."""
+    return spanned(regions[0].time_gained, 100.0)
+
+
+def spanned(found: Interval, scale: float) -> str:
+    """Write an estimate with its ends, scaled; the ends are left out where nothing bounds it."""
+    if math.isnan(found.value):
+        return "-"
+    if not (math.isfinite(found.low) and math.isfinite(found.high)):
+        return f"about {number(scale * found.value)}"
+    low, high = number(scale * found.low), number(scale * found.high)
+    return f"{number(scale * found.value)} [{low}, {high}]"
+
+
+def number(value: float) -> str:
+    """Write a signed figure with three significant digits, zero as ``0``."""
+    return f"{value:.3g}" if value else "0"
+
+
+def picture(points: Sequence[tuple[RegionCost, str]], unit: str) -> Scatter:
+    """Draw what each region costs against what it saves, each with its tone."""
+    drawn_ones = [(region, tone) for region, tone in points if drawn(region)]
+    start = _common([region.region for region, _ in drawn_ones])
+    return Scatter(
+        "time saved alone, % of the original",
+        f"accuracy cost alone: {unit or 'loss of the metric'}",
+        tuple(_point(region, tone, start) for region, tone in drawn_ones),
+        legend=LEGEND,
+        named=_outstanding([region for region, _ in drawn_ones]),
+    )
+
+
+def drawn(region: RegionCost) -> bool:
+    """Whether a region has a place in the picture."""
+    return not region.error and all(
+        math.isfinite(one.value) for one in (region.accuracy_cost, region.time_gained)
+    )
+
+
+def _outstanding(regions: Sequence[RegionCost]) -> tuple[int, ...]:
+    """Return the places of the costliest regions, then of those that save most."""
+    places = range(len(regions))
+    costly = sorted(places, key=lambda at: -regions[at].accuracy_cost.value)[:_NAMED]
+    saving = sorted(places, key=lambda at: -regions[at].time_gained.value)[: _NAMED // 2]
+    return tuple(dict.fromkeys((*costly, *saving)))
+
+
+def _common(names: Sequence[str]) -> int:
+    """Return how many letters all names begin with, up to the last part of a path."""
+    shared = "" if len(names) < 2 else min(names)
+    while shared and not all(name.startswith(shared) for name in names):
+        shared = shared[:-1]
+    return max(shared.rfind("/"), shared.rfind(".")) + 1
+
+
+def _point(region: RegionCost, tone: str, start: int) -> Point:
+    cost, gain = region.accuracy_cost, region.time_gained
+    return Point(
+        100 * gain.value,
+        cost.value,
+        region.region[start:],
+        tone,
+        x_span=_ends(gain, 100.0),
+        y_span=_ends(cost, 1.0),
+    )
+
+
+def _ends(found: Interval, scale: float) -> tuple[float, float] | None:
+    ends = (scale * found.low, scale * found.high)
+    return ends if all(map(math.isfinite, ends)) and ends[0] < ends[1] else None
+
+
+def survey(found: SurveyTold, *, folds: bool = False, every: bool = True) -> Iterator[Block]:
+    """Yield a survey's blocks: what it says of all regions, the picture, a row each.
+
+    Args:
+        folds: The table is shown on demand.
+        every: All rows, else the first.
+    """
+    yield Heading(f"Precision by region: {found.plan}")
+    if found.error:
+        yield Text(f"Not surveyed: {found.error}.", "warn")
+        return
+    yield Text(_summary(found))
+    points = [(one.cost, _tone(one)) for one in found.regions]
+    if sum(drawn(region) for region, _ in points) > 1:
+        yield picture(points, found.unit)
+    if folds:
+        yield Heading("Every region", folded=True)
+    groups = folded(found.regions, _alike)
+    groups.sort(key=lambda group: worth(group[0].cost), reverse=True)
+    shown = groups if every else groups[:_SHOWN]
+    yield Table(
+        ("region", "layers", "accuracy cost", "time saved, %", "in the winner", "became"),
+        tuple(_row(group) for group in shown),
+        tuple("lose" if group[0].cost.error else "" for group in shown),
+    )
+    if len(shown) < len(groups):
+        yield Text(f"{count(len(groups) - len(shown), 'more row')}; -v shows all.")
+
+
+def _alike(one: RegionTold) -> Hashable:
+    """Regions of a pattern stand in a row where the same became of them; failed ones by reason."""
+    return (one.cost.pattern, one.winner, one.became)
+
+
+def _tone(one: RegionTold) -> str:
+    kinds = {KEPT: LOW, GIVEN: FLOAT}
+    return next((tone for word, tone in kinds.items() if one.became.startswith(word)), OTHER)
+
+
+def _row(group: Sequence[RegionTold]) -> tuple[str, ...]:
+    regions, first = [one.cost for one in group], group[0]
+    known = not first.cost.error
+    return (
+        name(regions),
+        operators(first.cost),
+        cost(regions) if known else "-",
+        gain(regions) if known else "-",
+        first.winner or "-",
+        first.became,
+    )
+
+
+def _summary(found: SurveyTold) -> str:
+    failed = sum(bool(one.cost.error) for one in found.regions)
+    told = f"{count(len(found.regions), 'region')} of {found.precision} surveyed"
+    told += f" in {found.seconds:.0f} s" if found.seconds >= 1 else ""
+    told += f", {failed} could not be measured" if failed else ""
+    unit = f" ({found.unit})" if found.unit else ""
+    single = sum(one.cost.accuracy_cost.value for one in found.regions if not one.cost.error)
+    told += f". All together cost {number(found.whole_cost)}{unit}"
+    return f"{told}; their single costs add up to {number(single)}."
