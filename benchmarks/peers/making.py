@@ -259,8 +259,13 @@ def _key(model: Path, samples: Path, env: Environment, recipe: str, goal: Goal |
     folders = [samples]
     if goal is not None:
         digest.update(f"{goal.metric} {goal.drop} {goal.seconds} {goal.limit_s}".encode())
-        scripts.append(HERE / "tools" / "judging.py")
+        more = ["judging.py"] + ["debugging.py"] * (env.tool == "ort")
+        scripts += [HERE / "tools" / name for name in more]
         folders.append(goal.data)
-    for path in (model, *(one for folder in folders for one in sorted(folder.iterdir())), *scripts):
+    for path in (
+        model,
+        *(one for folder in folders for one in sorted(folder.iterdir())),
+        *scripts,
+    ):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

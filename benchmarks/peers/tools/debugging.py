@@ -2,8 +2,8 @@
 
 Documented under "Debugging" of its quantization page: both models write every activation
 (`qdq_loss_debug`), layers are ranked by the signal to noise ratio between them, and the worst are
-given to ``nodes_to_exclude``. How many is for whoever looks: here 1, 2, 4, 8 ... of them, until the
-budget holds or the time is over, and then halfway back as long as there is time.
+given to ``nodes_to_exclude``. How many is for whoever looks: here 1, 2, 4, 8 ... of them, until
+the budget holds or the time is over, and then halfway back as long as there is time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from judging import Judge
 from onnxruntime.quantization.qdq_loss_debug import (
     collect_activations,
     compute_activation_error,

@@ -1,8 +1,8 @@
 """NNCF: quantization with its defaults and its one hint, of weights alone, or until a score holds.
 
-`quantize_with_accuracy_control` takes the evaluation samples too: it quantizes all, ranks layers by
-what they cost there, and gives them back until the drop is within the budget. It is asked for an
-OpenVINO model, for which it is written, and for an ONNX one.
+`quantize_with_accuracy_control` takes the evaluation samples too: it quantizes all, ranks layers
+by what they cost there, and gives them back until the drop is within the budget. It is asked for
+an OpenVINO model, for which it is written, and for an ONNX one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AMD Quark: U8S8 for CPUs, its int8 default for the kind of model, and automatic mixed precision."""
+"""AMD Quark: U8S8 for CPUs, its int8 default for the kind of model, automatic mixed precision."""
 
 from __future__ import annotations
 
