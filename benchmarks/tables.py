@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.tables_of_accuracy import coverage, power
 from benchmarks.tables_of_first_minutes import demos, installed, pythons
+from benchmarks.tables_of_peers import peers_race, peers_readme
 from benchmarks.tables_of_serving import overhead, peers, pinned, soak
 from benchmarks.tables_of_speed import aa_cells, aa_summary, again, main_job, readme, uninterrupted
 from benchmarks.tables_of_the_rest import (
@@ -53,6 +54,8 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "buckets": ("buckets", buckets),
     "openvino overhead": ("openvino_overhead", openvino_overhead),
     "replay": ("replay", replayed),
+    "peers race": ("peers_race", peers_race),
+    "peers readme": ("peers_race", peers_readme),
     "serving peers": ("serving_peers", peers),
     "serving overhead": ("serving_overhead", overhead),
     "serving pinned": ("serving_pinned", pinned),
@@ -61,7 +64,10 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
 """Name of a table -> the results that it is written from, and its writer."""
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "providers-more", "rewriting")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("benchmarks", "peers", "providers-more", "rewriting")
+    ),
 )
 
 

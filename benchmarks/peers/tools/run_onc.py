@@ -21,8 +21,9 @@ def autotuned(task: Task) -> None:
     """Search the tool's lists; it counts a loss as a share of the original's score."""
     judge = task.judge()
     lists = [config.StaticQuantConfig, config.DynamicQuantConfig]
+    sets = [one.get_config_set_for_tuning() for one in lists]
     asked = tuning.TuningConfig(
-        config_set=[one.get_config_set_for_tuning() for one in lists],
+        config_set=[one for each in sets for one in (each if isinstance(each, list) else [each])],
         tolerable_loss=task.goal["drop"] / judge.base,
     )
     found = tuning.autotune(str(task.model), asked, judge.file, None, Samples(task))
