@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from benchmarks.contestants import Contestant
 from benchmarks.fresh import Kept
+from benchmarks.peers.making import last_line
 from ortune.analysis.verification.verify import scored
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import OrtuneError
@@ -62,7 +63,7 @@ class Scores:
                     fails = found[0].verdict is Verdict.FAILS
                     row["holds"] = row["holds"] + [budget] * (not fails)
                 except OrtuneError as error:
-                    row["error"] = error.what.splitlines()[0][:200]
+                    row["error"] = last_line(error.what)
                 self._kept.add(row)
                 print(f"{one.name}: {row['error'] or row['scores']}", flush=True)
 

@@ -41,12 +41,20 @@ import sys
 sys.path.insert(0, {tools!r})
 from pathlib import Path
 from judging import Judge
+from olive.evaluator.metric_result import MetricResult, SubMetricResult
+from olive.evaluator.olive_evaluator import OnnxEvaluator
+from olive.evaluator.registry import Registry
 
 JUDGE = Judge(Path({model!r}), Path({data!r}), {metric!r}, {drop!r})
 
-def score(model, *args, **kwargs):
-    return {{"score": JUDGE.file(model.model_path)}}
+@Registry.register("budget")
+class Budget(OnnxEvaluator):
+    def _evaluate_accuracy(self, model, *args, **kwargs):
+        value = JUDGE.file(model.model_path)
+        found = SubMetricResult(value=value, priority=2, higher_is_better=True)
+        return MetricResult.model_validate({{"accuracy_score": found}})
 """
+"""An evaluator of one's own: this release does not write down metrics of the type custom."""
 
 
 def olive(*words: str) -> None:
@@ -85,11 +93,11 @@ def search(task: Task) -> str:
     script.write_text(SCORE.format(tools=tools, model=str(task.model), **about))
     score = {
         "name": "score",
-        "type": "custom",
-        "user_config": {"user_script": str(script), "evaluate_func": "score"},
+        "type": "accuracy",
+        "data_config": "calibration",
         "sub_types": [
             {
-                "name": "score",
+                "name": "accuracy_score",
                 "priority": 2,
                 "higher_is_better": True,
                 "goal": {"type": "threshold", "value": least},
@@ -105,7 +113,13 @@ def search(task: Task) -> str:
     found = run(
         workflow(task, {"type": "OnnxQuantization", "data_config": "calibration"})
         | {
-            "evaluators": {"both": {"metrics": [latency, score]}},
+            "evaluators": {
+                "both": {
+                    "type": "budget",
+                    "user_script": str(script),
+                    "metrics": [latency, score],
+                }
+            },
             "evaluator": "both",
             "search_strategy": {
                 "execution_order": "joint",
@@ -116,7 +130,7 @@ def search(task: Task) -> str:
         }
     )
     models = found.get_output_models()
-    scores = [one.metrics_value["score-score"]["value"] for one in models]
+    scores = [one.metrics_value["score-accuracy_score"]["value"] for one in models]
     best = next((k for k, value in enumerate(scores) if value >= least), 0)
     moved(Path(models[best].model_path).parent, task.out)
     return f"{len(models)} kept by the search, {scores[best]:.4g}"
