@@ -12,6 +12,8 @@ from benchmarks.tables_of_speed import SHOWN, budget
 from ortune.core.trial import Interval
 
 OWN = "ortune"
+BUSY = 0.2
+"""CPUs of others from which the times to a result are told with them."""
 KINDS = {"all backends": "", "cpu": "cpu"}
 """Choice of backends -> how theirs begin."""
 Case = Mapping[str, Any]
@@ -65,19 +67,20 @@ def noisy(case: Case) -> bool:
 
 
 def beside(case: Case, label: str) -> list[str]:
-    """Name what peers as fast as ortune's plan, or faster, have more of: score, or small size."""
+    """Name the best score and the smallest file of peers as fast as ortune, where theirs win."""
     mine = own(case, label)
     if mine is None:
         return []
+    found = [(other, over(case, mine, other)) for other in rivals(case, label)]
+    fast = [other for other, ratio in found if ratio is not None and ratio.high >= 1]
+    if not fast:
+        return []
+    scores, small = max(fast, key=_score), min(fast, key=lambda row: int(row["size"]))
     said = []
-    for other in rivals(case, label):
-        found = over(case, mine, other)
-        if found is None or found.high < 1:
-            continue
-        if _score(other) > _score(mine):
-            said.append(f"{who(other)} scores {_figure(_score(other))}")
-        if other["size"] < mine["size"]:
-            said.append(f"{who(other)} has {_mb(other)} MB")
+    if _score(scores) > _score(mine):
+        said.append(f"{who(scores)} scores {_figure(_score(scores))}")
+    if small["size"] < mine["size"]:
+        said.append(f"{who(small)} has {_mb(small)} MB")
     return said
 
 
@@ -87,7 +90,7 @@ def peers_race(results: Mapping[str, Any]) -> str:
     about = f"A call had {times[0]}, and was stopped after {times[1]}."
     parts = [f"One thread of {where(results)} {about}", _standings(results)]
     for name, case in results["cases"].items():
-        parts.append(f"**{name}**, {budget(case['budget'])}. {_attempts(case)}")
+        parts.append(f"**{name}**, {budget(case['budget'])}. {_attempts(case)}{_made(case)}")
         parts.append(_files(case))
     return "\n\n".join(parts)
 
@@ -144,12 +147,12 @@ def _files(case: Case) -> str:
     lines: list[list[Any]] = []
     for row in rows:
         share = f" ({percent(row['size'] / original, 0)})" if original and row["tool"] else ""
-        pilot = "" if _raced(row) or not row["tool"] else " (pilot)"
+        pilot = "" if _raced(row) else " (pilot)"
         scores = [_figure(row["scores"].get(name)) for name in metrics]
         lines.append(
             [
                 who(row),
-                interval(row["ratio"]) + pilot,
+                interval(row["ratio"]) + pilot if row["tool"] else "1",
                 *scores,
                 _mb(row) + share,
                 _time(row),
@@ -174,6 +177,12 @@ def _attempts(case: Case) -> str:
         return f"{seconds}, one race."
     last = "**the last one too: no verdict**" if attempts[-1]["too_noisy"] else "the last is shown"
     return f"{seconds}; {bad} of {len(attempts)} races were too noisy, {last}."
+
+
+def _made(case: Case) -> str:
+    """Say how busy the machine was while the slowest file was made, where it was."""
+    most = max((float(row.get("others") or 0) for row in case["rows"]), default=0.0)
+    return f" While files were made, others used up to {most:.1f} CPUs." if most >= BUSY else ""
 
 
 def who(row: Row) -> str:

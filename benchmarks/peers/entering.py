@@ -12,7 +12,7 @@ from benchmarks.contestants import Contestant
 from benchmarks.peers.cases import CASES, calibration
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.goals import Goal
-from benchmarks.peers.making import RACED, TOOLS, Made, make
+from benchmarks.peers.making import RACED, TOOLS, Made, make, parts
 from benchmarks.race import CLOSE, Pilot
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
@@ -85,11 +85,8 @@ def _openvino(threads: int) -> list[Backend]:
 
 
 def size(model: Path) -> int | None:
-    """Return the bytes of a model's file, with the weights of OpenVINO's own format."""
-    if not model.is_file():
-        return None
-    parts = [model, model.with_suffix(".bin")] if model.suffix == ".xml" else [model]
-    return sum(part.stat().st_size for part in parts)
+    """Return the bytes of a model with the files that belong to it; None where there is none."""
+    return sum(part.stat().st_size for part in parts(model)) if model.is_file() else None
 
 
 def racers(rows: Sequence[Row], pilots: Mapping[str, Pilot]) -> list[str]:

@@ -159,9 +159,9 @@ def _run(
         facts, error = outcome(code, said, complaint, out.is_file(), limit)
         if error:
             return replace(made, error=error)
-        parts = _parts(out)
-        size = sum(part.stat().st_size for part in parts)
-        for part in parts:
+        every = parts(out)
+        size = sum(part.stat().st_size for part in every)
+        for part in every:
             shutil.move(part, made.path(case.name).parent / part.name)
     return replace(made, size=size, file=out.name, **facts)
 
@@ -225,7 +225,7 @@ def last_line(text: str) -> str:
     return re.sub(r"(?<![\w/])/(?:[\w.+-]+/)+", "", found)[:200]
 
 
-def _parts(model: Path) -> list[Path]:
+def parts(model: Path) -> list[Path]:
     """Return a model's file and those that belong to it."""
     if model.suffix == ".xml":
         return [model, model.with_suffix(".bin")]

@@ -175,7 +175,7 @@ def test_who_races() -> None:
 def case(*peers: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     mine = row("ortune", "int8", 0.4, name="ortune, all backends: int8", note="int8 @ cpu")
     rows = [
-        row("", "original", 1.0, size=20_000_000, scores={"top1": 0.885}),
+        row("", "original", 1.0, size=20_000_000, scores={"top1": 0.885}, seconds=None),
         mine,
         mine | {"name": "ortune, cpu: int8"},
         *peers,
@@ -243,7 +243,9 @@ def test_the_table_has_all_files_and_what_failed() -> None:
     failed = row("modelopt", "int8", None, error="exit 1: a|b", seconds=12.0, scores={})
     pilot = row("onc", "static", 3.0, raced=False, holds=[])
     stock = row("ort", "static", 0.5, note="no layer left out")
-    text = peers_race(results(toy=case(stock, pilot, failed)))
+    text = peers_race(results(toy=case(stock | {"others": 0.84}, pilot, failed)))
+    assert "one race. While files were made, others used up to 0.8 CPUs." in text
+    assert "| original | 1 | 0.885 | 20.0 |  | yes |" in text
     assert "One thread of Some CPU (amx), 2 CPUs; onnxruntime 1. A call had 180 s" in text
     assert (
         "| onnxruntime's tools: static (no layer left out) | 0.500 [0.490, 0.510] | 0.88 "
