@@ -15,15 +15,22 @@ from typing import Any, ClassVar
 from benchmarks.contestants import Contestant
 from benchmarks.fresh import Kept
 from benchmarks.peers.making import last_line
-from ortune.analysis.verification.verify import scored
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import OrtuneError
 from ortune.core.event import silent
 from ortune.core.request import request
-from ortune.core.trial import Verdict
+from ortune.core.step import Recipe
+from ortune.core.trial import Plan, Score, Verdict
+from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import ExperimentRequest
+from ortune.experiment.scores import score
+from ortune.measurement.process import WorkerFailed
+from ortune.measurement.timing.turns import ready
+
+RUN_NS = 1_000_000_000
+"""What a run may take, for the deadline of scoring."""
 
 Row = dict[str, Any]
 
@@ -58,7 +65,7 @@ class Scores:
             for one in missing:
                 row = known.get(self._key(one), _unscored("")) | {"key": self._key(one)}
                 try:
-                    found = scored(context, one.model, one.backend, silent)
+                    found = _scored(context, one)
                     row["scores"] = row["scores"] | {each.metric: each.value for each in found}
                     fails = found[0].verdict is Verdict.FAILS
                     row["holds"] = row["holds"] + [budget] * (not fails)
@@ -77,6 +84,22 @@ class Scores:
         """What a score hangs on: budgets, the entry, and when its file was made."""
         changed = one.model.stat().st_mtime_ns if one.model.is_file() else 0
         return f"{', '.join(self._budgets)}: {one.name} @ {one.backend} {changed}"
+
+
+def _scored(context: Context, one: Contestant) -> tuple[Score, ...]:
+    """Run a file over the samples; some of the peers' take ten times as long as the original.
+
+    Raises:
+        OrtuneError: It does not run.
+    """
+    paths, part = dict.fromkeys(context.models, one.model), context.parts["search"]
+    plan = Plan(Recipe(one.name, ()), one.backend)
+    try:
+        with measure.start(context, paths, one.backend, "peer", silent) as worker:
+            ready(worker)
+            return score(context, worker, plan, part, run_ns=RUN_NS)
+    except WorkerFailed as error:
+        raise error.as_bad_model(one.model, one.backend) from None
 
 
 def _unscored(error: str) -> Row:

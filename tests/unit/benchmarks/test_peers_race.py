@@ -16,7 +16,6 @@ from benchmarks.peers.environments import share
 from benchmarks.peers.goals import FACTOR, goal
 from benchmarks.peers.making import Made, outcome
 from benchmarks.peers.tools import judging
-from benchmarks.peers_race import NAMES
 from benchmarks.race import Pilot
 from benchmarks.sentences import cosine
 from benchmarks.tables_of_peers import beside, over, own, peers_race, peers_readme, place, rivals
@@ -38,7 +37,6 @@ BUDGET = "top1>=base-0.01"
 def test_the_peers_goals_are_the_budgets_of_the_list(
     tmp_path: Path, name: str, metric: str, drop: float
 ) -> None:
-    assert name in NAMES
     found = goal(SHAPES[name].budget, tmp_path, seconds=60.0)
     assert (found.metric, found.limit_s) == (metric, FACTOR * 60.0)
     assert found.drop == pytest.approx(drop)
