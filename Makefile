@@ -76,6 +76,7 @@ check: dev wheel
 	$(PY) -m benchmarks.simplifiers
 	$(PY) -m benchmarks.main_job
 	$(PY) -m benchmarks.peers
+	$(PY) -m benchmarks.peers_race
 	$(PY) -m benchmarks.serving.overhead
 	$(PY) -m benchmarks.serving.pinned
 	$(PY) -m benchmarks.serving.peers

@@ -96,11 +96,11 @@ def run(
     found = {}
     for label in (*labels, *(SHORT, SECOND) * more):
         with to_itself():
-            found[label] = _searched(shape, made, label, limit, work)
-    winners = [_winner(made, label, about) for label, about in found.items()]
+            found[label] = searched(shape, made, label, limit, work)
+    winners = [winner(made, label, about) for label, about in found.items()]
     winners += _of_table(shape.name, made) * more
-    for winner in winners:
-        _scored(shape, made, winner, scores)
+    for one in winners:
+        _scored(shape, made, one, scores)
     known = {row["key"]: row for row in scores.rows()}
     rows = [
         _row(entry, known.get(_key(shape, entry), {"error": entry.error, "holds": []}))
@@ -162,7 +162,7 @@ def _judged_by(shape: Shape, made: Path) -> dict[str, Any]:
     return {"evaluate": shape.evaluate} if shape.evaluate else {"data": made / "data"}
 
 
-def _searched(shape: Shape, made: Path, label: str, limit: str, work: Path) -> dict[str, Any]:
+def searched(shape: Shape, made: Path, label: str, limit: str, work: Path) -> dict[str, Any]:
     """Return what a search found, searched now unless it is kept."""
     out = work / label.replace(" ", "-")
     kept = out.with_suffix(".json")
@@ -211,7 +211,8 @@ def _summary(study: ot.Study, model: Path, wall: float) -> dict[str, Any]:
     }
 
 
-def _winner(made: Path, label: str, found: dict[str, Any]) -> Contestant:
+def winner(made: Path, label: str, found: dict[str, Any]) -> Contestant:
+    """Return the entry of what a search found; its file goes out of what is told."""
     path = Path(found.pop("file") or made / "model.onnx")
     name = f"ortune, {label}: {found['recipe']}"
     return Contestant(name, path, parse(Backend, found["on"]))

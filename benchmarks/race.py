@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,13 +52,27 @@ class Pilot:
     start_s: float
 
 
+Choice = Callable[[Sequence[Row], Mapping[str, Pilot]], list[str]]
+
+
 @dataclass(frozen=True)
 class Race:
-    """The race of one model; what is timed is kept below `work`."""
+    """The race of one model; what is timed is kept below `work`.
+
+    Attributes:
+        choose: Who races, of all rows and their pilots; `finalists` without.
+        race_s: For all who race, starts included.
+        pair_s: Seconds of each pair, in the place of those that the pilot tells: for a try.
+        attempts: At most so many.
+    """
 
     original: Contestant
     data: Path
     work: Path
+    choose: Choice | None = None
+    race_s: float = RACE_S
+    pair_s: float | None = None
+    attempts: int = ATTEMPTS
 
     def run(self, entries: Sequence[Entry]) -> list[Row]:
         """Time; add ratios to the rows of the entries; return the attempts.
@@ -70,13 +84,13 @@ class Race:
             root = Path(folder)
             samples = stream(self.original.model, self.data, root / "feeds")
             pilots = self._pilots(entries, root, samples)
-            chosen = finalists([row for _, row in entries], pilots)
-            seconds = pair_seconds([pilots[name] for name in chosen])
+            chosen = (self.choose or finalists)([row for _, row in entries], pilots)
+            seconds = self.pair_s or pair_seconds([pilots[k] for k in chosen], self.race_s)
             print(f"{len(chosen)} in the race, {stats.PAIRS} pairs of {seconds:.1f} s", flush=True)
             every = {row["name"]: entry for entry, row in entries}
             racing = {name: every[name] for name in chosen} | {AGAIN: self.original}
             attempts: list[Row] = []
-            while not attempts or (attempts[-1]["too_noisy"] and len(attempts) < ATTEMPTS):
+            while not attempts or (attempts[-1]["too_noisy"] and len(attempts) < self.attempts):
                 attempts.append(self._attempt(len(attempts), racing, seconds, root, samples))
         for _, row in entries:
             name = row["name"]
@@ -225,10 +239,10 @@ def finalists(rows: Sequence[Row], pilots: Mapping[str, Pilot]) -> list[str]:
     return [name for name in order if name in chosen]
 
 
-def pair_seconds(pilots: Sequence[Pilot]) -> float:
+def pair_seconds(pilots: Sequence[Pilot], race_s: float = RACE_S) -> float:
     """Return the seconds of each pair: enough for a narrow error, within the time of the race."""
     wanted = max((one.seconds * (one.error / NARROW) ** 2 for one in pilots), default=0.0)
     starts = sum(one.start_s for one in pilots) / max(1, len(pilots))
-    affordable = RACE_S / stats.PAIRS / (len(pilots) + 1) - starts
+    affordable = race_s / stats.PAIRS / (len(pilots) + 1) - starts
     least, most = PAIR_S
     return round(max(least, min(most, wanted, affordable)), 1)

@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.tables_of_accuracy import coverage, detector, power
 from benchmarks.tables_of_first_minutes import demos, installed, pythons
+from benchmarks.tables_of_peers import peers_race, peers_readme
 from benchmarks.tables_of_serving import overhead, peers, pinned, soak
 from benchmarks.tables_of_speed import aa_cells, aa_summary, again, main_job, readme, uninterrupted
 from benchmarks.tables_of_the_rest import (
@@ -56,13 +57,15 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "openvino overhead": ("openvino_overhead", openvino_overhead),
     "sequences": ("sequences", sequences),
     "replay": ("replay", replayed),
+    "peers race": ("peers_race", peers_race),
+    "peers readme": ("peers_race", peers_readme),
     "serving peers": ("serving_peers", peers),
     "serving overhead": ("serving_overhead", overhead),
     "serving pinned": ("serving_pinned", pinned),
     "serving soak": ("serving_soak", soak),
 }
 """Name of a table -> the results that it is written from, and its writer."""
-_TABLED = ("benchmarks", "detectors", "providers-more", "rewriting", "sequences")
+_TABLED = ("benchmarks", "detectors", "peers", "providers-more", "rewriting", "sequences")
 PAGES = (
     ROOT / "README.md",
     *(ROOT / "docs" / f"{name}.md" for name in _TABLED),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.budgets import SHAPES
 from benchmarks.peers.environments import CACHE
+from ortune.core.atomic_write import atomic
 
 Array: TypeAlias = NDArray[Any]
 NOT_FED = ("label", "group")
@@ -75,15 +76,31 @@ def calibration(name: str, made: Path) -> Path:
 
     Rows stay apart: their order and number are the same for every tool.
     """
-    folder = CACHE / "samples" / name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    count = 0
-    for path in sorted((made / "calibration").glob("*.npz")):
-        arrays = {k: v for k, v in np.load(path).items() if k not in NOT_FED}
-        for one in _rows(arrays):
-            np.savez(folder / f"{count:04}.npz", **one)
-            count += 1
+    return _spread(made / "calibration", CACHE / "samples" / name, NOT_FED)
+
+
+def evaluation(name: str, made: Path) -> Path:
+    """Return a folder of the samples for judging, one row a file, with their labels."""
+    return _spread(made / "data", CACHE / "evaluation" / name)
+
+
+def _spread(source: Path, kept: Path, left: tuple[str, ...] = ()) -> Path:
+    """Write the rows of a folder's samples below `kept`, once for each content of it."""
+    digest = hashlib.sha256(repr(left).encode())
+    for path in sorted(source.glob("*.npz")):
+        digest.update(path.read_bytes())
+    folder = kept / digest.hexdigest()[:16]
+    if folder.is_dir():
+        return folder
+    kept.mkdir(parents=True, exist_ok=True)
+    with atomic(folder) as draft:
+        draft.mkdir()
+        count = 0
+        for path in sorted(source.glob("*.npz")):
+            arrays = {k: v for k, v in np.load(path).items() if k not in left}
+            for one in _rows(arrays):
+                np.savez(draft / f"{count:04}.npz", **one)
+                count += 1
     return folder
 
 

@@ -1,9 +1,13 @@
-"""An environment a tool, from its pinned requirements; made once, and anew when those change."""
+"""An environment a tool, from its pinned requirements; made once, and anew when those change.
+
+Large files that environments have in common (torch, above all) are hard links to one copy.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import resource
 import shutil
 import subprocess
@@ -16,6 +20,8 @@ HERE = Path(__file__).resolve().parent
 CACHE = HERE.parents[1] / ".cache" / "peers"
 _STAMP = "installed.json"
 _PIP = ("-m", "pip", "install", "-q", "--no-input", "--no-compile")
+_LARGE = 1 << 18
+"""Bytes from which a file is shared between environments."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +68,34 @@ def environment(tool: str, folder: Path = HERE / "requirements") -> Environment:
         return Environment(tool, key, time.monotonic() - start, 0, error)
     size = sum(p.stat().st_size for p in place.rglob("*") if p.is_file() and not p.is_symlink())
     made = Environment(tool, key, round(time.monotonic() - start, 1), size)
+    share(place, CACHE / "shared")
     stamp.write_text(json.dumps(asdict(made)))
     return made
+
+
+def share(place: Path, pool: Path) -> int:
+    """Replace large files by hard links to equal ones of `pool`, which gains the others.
+
+    A package that is installed over such a file unlinks it first, so the others keep theirs.
+
+    Returns:
+        Bytes that no longer stand twice.
+    """
+    pool.mkdir(parents=True, exist_ok=True)
+    saved = 0
+    for path in sorted(place.rglob("*")):
+        if path.is_symlink() or not path.is_file() or path.stat().st_size < _LARGE:
+            continue
+        with path.open("rb") as file:
+            one = pool / hashlib.file_digest(file, "sha256").hexdigest()
+        if not one.is_file():
+            os.link(path, one)
+        elif not one.samefile(path):
+            saved += path.stat().st_size
+            draft = path.with_name(f".{path.name}.linked")
+            os.link(one, draft)
+            draft.replace(path)
+    return saved
 
 
 def _install(folder: Path, requirements: Path) -> str:

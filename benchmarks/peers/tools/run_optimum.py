@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 from task import Task, tell, told
 
@@ -16,7 +15,7 @@ def dynamic(task: Task) -> None:
     source.mkdir()
     shutil.copy(task.model, source / "model.onnx")
     made = task.out.parent / "made"
-    command = [str(Path(sys.executable).with_name("optimum-cli")), "onnxruntime", "quantize"]
+    command = [sys.executable, "-m", "optimum.commands.optimum_cli", "onnxruntime", "quantize"]
     command += ["--avx512_vnni", "--per_channel", "--onnx_model", str(source), "-o", str(made)]
     if code := subprocess.run(command, check=False).returncode:
         sys.exit(code)

@@ -1,6 +1,12 @@
-"""onnxruntime's own tools: static QDQ, dynamic, 4-bit weights, float16, transformer fusions."""
+"""onnxruntime's own tools: static QDQ, dynamic, 4-bit weights, float16, transformer fusions.
+
+The debugging recipe is in ``debugging.py``.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
 
 import onnx
 from onnxruntime.quantization import (
@@ -30,16 +36,31 @@ def prepared(task: Task) -> tuple[str, str]:
 
 def static(task: Task, per_channel: bool) -> str:
     ready, note = prepared(task)
+    written(task, ready, task.out, per_channel)
+    return note
+
+
+def written(
+    task: Task, ready: str, out: Path, per_channel: bool = True, left: Sequence[str] = ()
+) -> None:
+    """Quantize all but the nodes that are named."""
     quantize_static(
         ready,
-        str(task.out),
+        str(out),
         Reader(task),
         quant_format=QuantFormat.QDQ,
         per_channel=per_channel,
         activation_type=QuantType.QUInt8,
         weight_type=QuantType.QInt8,
+        nodes_to_exclude=list(left),
     )
-    return note
+
+
+def worst_left_out(task: Task) -> str:
+    from debugging import made
+
+    ready, _ = prepared(task)
+    return made(task, ready, lambda left, out: written(task, ready, out, left=left))
 
 
 def dynamic(task: Task) -> str:
@@ -81,6 +102,7 @@ def fused(task: Task) -> str:
 
 RECIPES = {
     "static, per channel": lambda task: static(task, True),
+    "worst layers left out": worst_left_out,
     "static, per tensor": lambda task: static(task, False),
     "dynamic": dynamic,
     "MatMulNBits 4 bits": matmul_4bits,

@@ -6,11 +6,13 @@ import json
 import resource
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from judging import Judge
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Task:
         out: Where the made model goes.
         recipe: Which of the tool's ways.
         transformer: The model is one; some tools want to be told.
+        goal: What the file must keep: folder ``data`` of samples, ``metric``, the ``drop`` that
+            is allowed, and the ``seconds`` there are; empty outside the race.
     """
 
     model: Path
@@ -30,11 +34,17 @@ class Task:
     out: Path
     recipe: str
     transformer: bool
+    goal: dict[str, Any] = field(default_factory=dict)
 
     def feeds(self) -> Iterator[dict[str, np.ndarray]]:
         """Yield the calibration samples, arrays by input name."""
         for path in sorted(self.samples.glob("*.npz")):
             yield dict(np.load(path))
+
+    def judge(self) -> Judge:
+        """Return what scores by the goal's metric."""
+        goal = self.goal
+        return Judge(self.model, Path(goal["data"]), goal["metric"], goal["drop"])
 
     def stacked(self) -> dict[str, np.ndarray]:
         """Return all samples as one batch; shorter ones are filled up with zeros behind."""
@@ -66,9 +76,10 @@ class Reader:
 
 
 def told() -> Task:
-    """Read the command line: MODEL SAMPLES OUT RECIPE KIND."""
-    model, samples, out, recipe, kind = sys.argv[1:]
-    return Task(Path(model), Path(samples), Path(out), recipe, kind == "transformer")
+    """Read the command line: MODEL SAMPLES OUT RECIPE KIND [GOAL]."""
+    model, samples, out, recipe, kind, *more = sys.argv[1:]
+    goal = json.loads(more[0]) if more else {}
+    return Task(Path(model), Path(samples), Path(out), recipe, kind == "transformer", goal)
 
 
 def tell(distribution: str, note: str = "") -> None:
