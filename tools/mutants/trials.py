@@ -29,7 +29,10 @@ LIBRARIES = (
     *("numpy", "scipy.stats", "onnx", "onnx_ir", "onnxruntime", "onnxscript"),
     *("hypothesis", "pytest"),
 )
-COPIED = ("src", "tests", "tools", "benchmarks", "examples", "docs", "pyproject.toml", "README.md")
+COPIED = (
+    *("src", "tests", "tools", "benchmarks", "examples", "docs", "pyproject.toml", "README.md"),
+    "benchmarks/results/abandoned.json",
+)
 OPTIONS = ("-q", "-x", "--no-header", "--tb=no", "--basetemp=tmp")
 UNUSED = ("cacheprovider", "unraisableexception", "threadexception")
 """Plugins of pytest that collect garbage and tidy up: half of a short run."""
@@ -79,6 +82,7 @@ class Copies:
                     ignored = shutil.ignore_patterns("__pycache__", "*.pyc", "results")
                     shutil.copytree(source, tree / name, ignore=ignored)
                 elif source.is_file():
+                    (tree / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(source, tree / name)
 
 

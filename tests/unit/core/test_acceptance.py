@@ -16,13 +16,17 @@ from ortune.core.acceptance import (
     between,
     eligible,
     faster,
+    front,
     outcome,
     promising,
+    resolution,
+    seems_faster,
     winner,
 )
+from ortune.core.budget import Budget
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
-from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
+from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 
 PLAIN = Plan(Recipe("clean", (parse(Transform, "simplify"),)), Cpu(threads=1))
 TUNED = replace(PLAIN, backend=Cpu(threads=1, arena=False))
@@ -62,7 +66,7 @@ class TestAccepted:
         (Interval(0.8, 0.6, 1.1), False),
         (Interval(0.5, 0.0, math.inf), True),
         (Interval(0.5, 0.04, 6.0), True),
-        (Interval(0.88, 0.0, math.inf), False),
+        (Interval(0.87, 0.0, math.inf), False),
     ],
 )
 def test_what_looks_faster_is_so_beyond_the_noise_or_by_a_lone_block_well_below_one(
@@ -81,7 +85,8 @@ def test_faster_is_what_lies_below_one_with_its_whole_interval(
 
 
 def test_what_was_not_timed_is_not_faster() -> None:
-    assert not faster(replace(final(PLAIN, 0.9), ratio=None))
+    untimed = replace(final(PLAIN, 0.9), ratio=None)
+    assert not faster(untimed) and not seems_faster(untimed)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +114,21 @@ def test_a_row_whose_interval_holds_one_is_neither_slower_nor_faster(
     ratio: Interval | None, status: Status, word: Outcome
 ) -> None:
     assert outcome(replace(final(PLAIN, 0.5), ratio=ratio, status=status)) is word
+
+
+@pytest.mark.parametrize(
+    ("status", "stopped", "word"),
+    [
+        (Status.SLOWER, "stopped after 1 block", Outcome.SLOWER),
+        (Status.SCREENED, "stopped after 1 block", Outcome.UNSCORED),
+        (Status.SLOWER, "", Outcome.LEVEL),
+    ],
+)
+def test_what_was_stopped_as_slower_is_slower_though_its_few_blocks_hold_one(
+    status: Status, stopped: str, word: Outcome
+) -> None:
+    wide = final(PLAIN, 1.4, 0.9, 2.0, status=status, stopped=stopped)
+    assert outcome(wide) is word
 
 
 class TestBetween:
@@ -314,3 +334,85 @@ class TestPreferred:
         wanted = Goal(max_size=2_000_000)
         assert winner([quick, small], ORIGINAL, strict=False, wanted=wanted) is small
         assert winner([quick], ORIGINAL, strict=False, wanted=wanted) is None
+
+
+ANSWERS, COSINE = Budget.parse("top1>=base-0.01"), Budget.parse("cosine>=0.999")
+
+
+def scored(key: str, ratio: Interval, value: float, samples: int, **more: object) -> Trial:
+    """A plan of a score whose original has 0.5, without a bound."""
+    score = Score("top1", value, 0.5, -math.inf, math.inf, samples)
+    made = trial(key * 16, PLAIN, ratio.value)
+    return replace(made, ratio=ratio, scores=(score,), **more)  # type: ignore[arg-type]
+
+
+class TestFront:
+    fast, slow = Interval(0.5, 0.49, 0.51), Interval(0.8, 0.79, 0.81)
+
+    @pytest.mark.parametrize(("right", "both"), [(132, False), (133, True)])
+    def test_five_answers_more_are_worth_a_latency(self, right: int, both: bool) -> None:
+        """Of 256, so that shares are what they say to the last bit."""
+        quick = scored("f", self.fast, 128 / 256, 256)
+        other = scored("s", self.slow, right / 256, 256)
+        assert front([other, quick], ANSWERS) == ((quick, other) if both else (quick,))
+
+    def test_the_coarser_of_two_scores_says_what_chance_is(self) -> None:
+        quick = scored("f", self.fast, 180 / 200, 200, part="final")
+        other = scored("s", self.slow, 38 / 40, 40)
+        assert front([quick, other], ANSWERS) == (quick,)
+
+    def test_of_equal_latency_the_better_score_stands_also_within_chance(self) -> None:
+        low, high = (scored(key, self.fast, n / 200, 200) for key, n in (("l", 190), ("h", 192)))
+        assert front([low, high], ANSWERS) == front([high, low], ANSWERS) == (high,)
+
+    def test_of_one_that_touches_another_the_finalist_stands_alone(self) -> None:
+        sharp = Interval(0.5, 0.5, 0.5)
+        once = scored("o", sharp, 190 / 200, 200)
+        sure = scored("s", sharp, 190 / 200, 200, part="final")
+        assert front([once, sure], ANSWERS) == (sure,)
+
+    def test_a_finalist_does_not_replace_a_better_score_that_is_level(self) -> None:
+        once = scored("o", Interval(0.5, 0.4, 0.6), 195 / 200, 200)
+        sure = scored("s", Interval(0.52, 0.5, 0.54), 190 / 200, 200, part="final")
+        assert front([once, sure], ANSWERS) == (once,)
+
+    @pytest.mark.parametrize(("error", "both"), [(0.001, True), (0.05, False), (0.09, False)])
+    def test_where_lower_is_better_less_error_is_worth_a_latency(
+        self, error: float, both: bool
+    ) -> None:
+        budget = Budget.parse("max-error<=0.1")
+        quick = scored("f", self.fast, 0.0505, 100)
+        other = scored("s", self.slow, error, 100)
+        assert front([quick, other], budget) == ((quick, other) if both else (quick,))
+
+
+@pytest.mark.parametrize(
+    ("budget", "value", "base", "low", "samples", "step"),
+    [
+        # Answers that are right or wrong: five of them, none right among them.
+        (ANSWERS, 0.0, 0.5, -math.inf, 20, 5 / 20),
+        (ANSWERS, 0.0, 0.0, -math.inf, 1, 5.0),
+        # No whole number of answers, or all of them: the distance to the bound.
+        (ANSWERS, 1.0, 0.95, 0.98, 200, 0.02),
+        (COSINE, 0.9123, 1.0, 0.9, 20, 0.0123),
+        # A bound that is half of all or more below says nothing of a share.
+        (COSINE, 1.0, 1.0, 0.5, 20, 0.001 / 20),
+        (COSINE, 1.0, 1.0, 0.51, 20, 0.49),
+        (COSINE, 0.0, 0.55, -0.7, 30, 0.449 / 30),
+        (COSINE, 0.51, 0.55, -0.2, 30, 0.449 / 30),
+        (COSINE, 0.51, 0.0, -0.2, 30, 0.999 / 30),
+        (COSINE, 0.51, 0.5, -0.2, 31, 0.499 / 31),
+        # Of what is no share it does.
+        (COSINE, 1.5, 1.0, 0.8, 30, 0.7),
+        (COSINE, 0.5, 1.55, -0.2, 31, 0.7),
+        (COSINE, 1.5, 1.0, -math.inf, 31, 0.001 / 31),
+        # One sample, and none.
+        (COSINE, 0.9995, 1.0, -math.inf, 1, 0.001),
+        (COSINE, 0.9995, 1.0, -math.inf, 0, 0.001),
+    ],
+)
+def test_by_how_much_chance_may_move_a_score(
+    budget: Budget, value: float, base: float, low: float, samples: int, step: float
+) -> None:
+    score = Score("m", value, base, low, math.inf, samples)
+    assert resolution(score, budget) == pytest.approx(step)

@@ -17,7 +17,7 @@ from ortune.core import acceptance
 from ortune.core.acceptance import Goal, Outcome, between, outcome, winner
 from ortune.core.step import Recipe
 from ortune.core.study import Ending, Header, Study
-from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
+from ortune.core.trial import BESIDE, Interval, Plan, Score, Status, Trial, Verdict
 from ortune.core.wording import verdict
 from ortune.quantizers.int8_weights import Int8Weights
 
@@ -257,6 +257,17 @@ def test_every_plan_counts_once_by_its_last_word_and_the_original_not_at_all(
     }
     assert searched(tmp_path).counts[Outcome.FASTER] == 1
     assert searched(tmp_path).counts[Outcome.UNTRIED] == 0
+
+
+def test_what_only_stands_beside_the_search_is_neither_counted_nor_promising(
+    tmp_path: Path,
+) -> None:
+    fast = trial("e1" * 8, FOUND, 0.3)
+    made = searched(tmp_path, finished="time")
+    for stage, named in (("runtime", 1), (BESIDE, 0)):
+        more = replace(made, trials=(*made.trials, replace(fast, stage=stage)))
+        assert sum(t.key == fast.key for t in more.promising) == named
+        assert sum(more.counts.values()) - sum(made.counts.values()) == named
 
 
 def test_a_trial_is_found_by_the_start_of_its_key_the_final_one_before_the_other(

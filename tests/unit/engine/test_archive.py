@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import stat
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,10 +17,15 @@ import pytest
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.engine import archive
 from ortune.engine.manifest import (
+    COMPILED,
     EVIDENCE,
     FORMAT,
     MANIFEST,
+    PREPROCESS,
+    READER,
     RECIPE,
+    SBOM,
+    SERVING,
     SETTINGS,
     Golden,
     Manifest,
@@ -250,6 +257,148 @@ def test_all_is_checked_and_what_is_wanted_is_written_with_its_folder(
         archive.unpack(file, manifest, out, ["fallback/m.onnx"])
 
 
+def test_a_digest_alone_is_not_enough_where_the_size_is_another(whole: Path) -> None:
+    name = "models/m/weights.bin"
+    more = replace(MADE, members={name: replace(MADE.members[name], size=5)})
+    with archive.opened(whole) as (file, _), pytest.raises(BadModel, match="was changed"):
+        archive.take(file, more, name, None)
+
+
+def test_a_folder_is_written_as_a_whole_only_where_a_model_has_it_for_itself(
+    tmp_path: Path,
+) -> None:
+    more = {"golden/deep/inputs": b"1", "golden/deep/other": b"2", "fallback/n.onnx": b"3"}
+    contents = CONTENTS | more
+    made = replace(MADE, members={name: member(held) for name, held in contents.items()})
+    with archive.opened(bundle(tmp_path / "a", made, contents)) as (file, manifest):
+        archive.unpack(file, manifest, tmp_path, ["golden/deep/inputs", "fallback/m.onnx"])
+    found = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*/*") if p.is_file()}
+    assert found == {"golden/deep/inputs", "fallback/m.onnx"}
+
+
+def test_nothing_is_unpacked_where_there_is_no_room(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, needed = tmp_path / "new" / "out", len(CONTENTS["models/m/m.onnx"]) + 4
+    asked = []
+
+    def usage(path: Path) -> Any:
+        asked.append(path)
+        return type("Usage", (), {"free": free})
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    with archive.opened(whole) as (file, manifest):
+        free = needed - 1
+        with pytest.raises(OrtuneError, match=r"cannot unpack 3\.1 MB into .*: 3\.1 MB are free"):
+            archive.unpack(file, manifest, out, ["models/m/m.onnx"])
+        assert not out.exists() and asked == [tmp_path], "of the nearest folder that is there"
+        free = needed
+        archive.unpack(file, manifest, out, ["models/m/m.onnx"])
+    assert (out / "models/m/weights.bin").read_bytes() == b"1234"
+
+
+def test_a_text_of_more_than_the_table_may_have_is_read_at_once(tmp_path: Path) -> None:
+    contents = CONTENTS | {EVIDENCE: b" " * (3 << 20)}
+    made = replace(MADE, members={name: member(held) for name, held in contents.items()})
+    with archive.opened(bundle(tmp_path / "a", made, contents)) as (file, _):
+        assert len(file.read(EVIDENCE)) == 3 << 20
+
+
+def test_a_table_of_contents_of_more_than_two_mebibytes_is_not_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a", "w") as file:
+        for at in range(2500):
+            file.writestr(f"{at:0>900}", b"")
+    with (
+        pytest.raises(BadModel, match="a is damaged: its table of contents is too large"),
+        archive.opened(tmp_path / "a"),
+    ):
+        raise AssertionError("opened")
+
+
+def entry(name: str, size: int, packed: int | None = None, **fields: Any) -> zipfile.ZipInfo:
+    """A row of a table of contents: a member that lies in the zip as it is, at its beginning."""
+    made = zipfile.ZipInfo(name)
+    made.file_size, made.compress_size = size, size if packed is None else packed
+    given = {"header_offset": 0, "create_system": 3, **fields}
+    for field, value in given.items():
+        setattr(made, field, value)
+    return made
+
+
+class TestTable:
+    def said(self, *entries: zipfile.ZipInfo, size: int = 1 << 30) -> str:
+        return "; ".join(archive.unfit(entries, size))
+
+    @pytest.mark.parametrize(
+        ("name", "most"),
+        [
+            (MANIFEST, 4_194_304),
+            (EVIDENCE, 8_388_608),
+            (SBOM, 4_194_304),
+            (PREPROCESS, 65_536),
+            (SERVING, 65_536),
+            (COMPILED, 262_144),
+            (READER, 1_048_576),
+            (SETTINGS, 262_144),
+            (RECIPE, 1_048_576),
+            (own(1, SETTINGS), 262_144),
+            (own(15, RECIPE), 1_048_576),
+        ],
+    )
+    def test_every_text_has_its_most(self, name: str, most: int) -> None:
+        assert self.said(entry(name, most)) == ""
+        said = f"has '{name}' of {most + 1} bytes: it may have {most}"
+        assert self.said(entry(name, most + 1)) == said
+
+    def test_what_is_no_text_lies_as_it_is_and_has_no_most(self) -> None:
+        assert self.said(entry("models/m.onnx", 1 << 29)) == ""
+        said = "has 'models/m.onnx' packed, where bundles have it as it is"
+        assert self.said(entry("models/m.onnx", 101, 100)) == said
+        assert self.said(entry(own(16, RECIPE), 101, 100)).endswith("have it as it is")
+
+    @pytest.mark.parametrize(
+        ("size", "packed"), [(1_048_576, 1), (2_097_200, 10_486), (2_000_000, 10_000)]
+    )
+    def test_beyond_a_mebibyte_a_text_unpacks_to_two_hundred_times_at_most(
+        self, size: int, packed: int
+    ) -> None:
+        assert self.said(entry(EVIDENCE, size, packed)) == ""
+        said = f"has '{EVIDENCE}', which unpacks to more than 200 times its size"
+        assert self.said(entry(EVIDENCE, size + 1, packed)) == said
+
+    def test_members_are_bounded(self) -> None:
+        every = [entry(f"{at}", 0) for at in range(4097)]
+        assert self.said(*every[:4096]) == ""
+        assert self.said(*every) == "has 4097 members, more than the 4096 that a bundle may have"
+
+    def test_members_have_bytes_of_their_own_within_the_zip(self) -> None:
+        two = entry("a", 60), entry("b", 40)
+        assert self.said(*two, size=100) == ""
+        assert self.said(*two, size=99) == "has members that share their bytes"
+        assert self.said(entry("a", 60, header_offset=40), size=100) == ""
+        beyond = "has 'a' beyond its own end"
+        assert self.said(entry("a", 60, header_offset=41), size=100) == beyond
+        assert self.said(entry("a", 60, header_offset=-1), size=100) == beyond
+
+    def test_links_and_devices_of_unix_are_refused_and_of_other_systems_there_are_none(
+        self,
+    ) -> None:
+        for kind in (stat.S_IFLNK, stat.S_IFDIR, stat.S_IFIFO):
+            attributes = (kind | 0o644) << 16
+            odd = entry("a", 1, external_attr=attributes)
+            assert self.said(odd) == "has 'a', which is a link or no plain file"
+            assert self.said(entry("a", 1, external_attr=attributes, create_system=0)) == ""
+        assert self.said(entry("a", 1, external_attr=(stat.S_IFREG | 0o644) << 16)) == ""
+        assert self.said(entry("a", 1, external_attr=0o644 << 16)) == ""
+
+    def test_names_that_differ_by_case_alone_are_refused(self) -> None:
+        said = "has two members that some systems take for one: 'A'"
+        assert self.said(entry("a", 1), entry("A", 1)) == said
+
+    def test_a_name_is_as_long_as_systems_allow(self) -> None:
+        assert archive.safe("a" * 1024) and not archive.safe("a" * 1025)
+
+
 @pytest.mark.parametrize("name", ["a", "a/b.onnx", "a/.hidden", "a b/c..d", "a/b/c/d"])
 def test_plain_names_are_safe(name: str) -> None:
     assert archive.safe(name)
@@ -313,7 +462,77 @@ class TestMembers:
             raise AssertionError("opened")
 
 
+    def test_another_size_than_the_manifest_has_is_found_before_anything_is_unpacked(
+        self, tmp_path: Path
+    ) -> None:
+        path = bundle(tmp_path / "a", contents=CONTENTS | {"golden/inputs": b"in and more"})
+        said = "a: 'golden/inputs' was changed after packing: its size is not the one in the"
+        with pytest.raises(BadModel, match=said), archive.opened(path):
+            raise AssertionError("opened")
+
+
 class TestManifest:
+    def test_what_it_says_of_its_first_plan(self) -> None:
+        two = replace(MADE, plans=(PLAN, replace(PLAN, plan="other", backend="openvino")))
+        assert (two.plan, two.backend) == ("clean @ cpu", "cpu")
+        assert two.models == {"": "models/m/m.onnx"}
+        assert two.golden == {"": Golden("golden/inputs", "golden/outputs")}
+        assert two.arithmetic == PLAN.arithmetic
+
+    def test_a_model_is_an_onnx_file(self) -> None:
+        made = replace(MADE, fallback={"": "models/m/weights.bin"})
+        with pytest.raises(BadModel, match="'models/m/weights.bin' is no ONNX model"):
+            read_manifest(made.write(), "b")
+
+    @pytest.mark.parametrize("name", ["golden/inputs", "a b", "evil.so", "-x", "os:system"])
+    def test_code_is_a_library_in_its_folder_or_a_module(self, name: str) -> None:
+        made = replace(MADE, custom_ops=(*MADE.custom_ops, name))
+        with pytest.raises(BadModel, match=f"'{name}' is neither a library in it nor the name"):
+            read_manifest(made.write(), "b")
+
+    @pytest.mark.parametrize("name", ["ops", "own.ops-cpu", "own.ops:register"])
+    def test_code_may_be_a_module_or_a_function_in_one(self, name: str) -> None:
+        made = replace(MADE, custom_ops=(*MADE.custom_ops, name))
+        assert read_manifest(made.write(), "b") == made
+
+    def test_without_a_model_it_is_none(self) -> None:
+        bare = replace(PLAN, models={}, golden={})
+        with pytest.raises(BadModel, match="different models in different places"):
+            read_manifest(replace(MADE, plans=(bare,), fallback={}, signatures={}).write(), "b")
+
+    @pytest.mark.parametrize(
+        ("ratio", "good"),
+        [
+            ((0.5, 0.0, 0.6), True),
+            ((0.5, 0.5, 0.6), True),
+            ((0.5, 0.4, 0.5), True),
+            ((0.5, 0.4, float("inf")), False),
+            ((0.5, -0.1, 0.6), False),
+        ],
+    )
+    def test_a_ratio_is_within_its_interval(
+        self, ratio: tuple[float, float, float], good: bool
+    ) -> None:
+        made = replace(MADE, plans=(replace(PLAN, ratio=ratio),))
+        if good:
+            assert read_manifest(made.write(), "b") == made
+        else:
+            with pytest.raises(BadModel, match="a ratio of plan 1 that is no interval"):
+                read_manifest(made.write(), "b")
+
+    def test_what_is_nested_deeper_than_bundles_are_is_not_looked_at(self) -> None:
+        deep = '{"more": ' + "[" * 70 + "]" * 70 + ", "
+        with pytest.raises(BadModel, match="it is nested too deeply"):
+            read_manifest(MADE.write().decode().replace("{", deep, 1).encode(), "b")
+
+    def test_sixteen_plans_are_read(self) -> None:
+        plans = tuple(
+            replace(PLAN, settings=own(at, SETTINGS), recipe=own(at, RECIPE)) for at in range(16)
+        )
+        named = {name: member(b"") for one in plans for name in (one.settings, one.recipe)}
+        made = replace(MADE, plans=plans, members={**MADE.members, **named})
+        assert read_manifest(made.write(), "b") == made
+
     @pytest.mark.parametrize(
         "content", [b"", b"{", b"[]", b"1", b'{"format": "x"}', b"{}", b'{"format": Infinity}']
     )

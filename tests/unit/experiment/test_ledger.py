@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from dataclasses import replace
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.studies import study
+from tests.unit.studies import job, study
 
 from ortune.backends.cpu import Cpu
+from ortune.core.budget import Budget
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.step import AS_IS
@@ -32,12 +34,19 @@ from ortune.core.trial import (
 )
 from ortune.experiment.ledger import (
     Ledger,
+    begun,
+    ended,
     locked,
     read_header,
     read_study,
+    read_trials,
+    unimported,
     write_ending,
     write_header,
 )
+
+from ortune.metrics.cosine import Cosine
+from ortune.metrics.function import Function
 
 
 def trial(key: str, part: str = "search") -> Trial:
@@ -246,3 +255,122 @@ def test_the_folder_is_synced_once_when_the_ledger_is_new(
     ledger.append(trial("b"))
     Ledger(tmp_path).append(trial("c"))
     assert synced == [tmp_path]
+
+
+def test_a_run_has_begun_with_its_first_trial_or_while_a_search_is_at_work(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    assert not begun(root) and not root.exists(), "asking makes nothing"
+    root.mkdir()
+    assert not begun(root)
+    (root / "ledger.jsonl").touch()
+    assert not begun(root)
+    with locked(root):
+        assert begun(root)
+    assert not begun(root)
+    Ledger(root).append(trial("a"))
+    assert begun(root)
+
+
+def test_trials_are_read_and_a_torn_line_is_kept_for_who_writes_it(tmp_path: Path) -> None:
+    assert read_trials(tmp_path) == []
+    Ledger(tmp_path).append(trial("a"))
+    path = tmp_path / "ledger.jsonl"
+    torn = path.read_bytes() + b"{"
+    path.write_bytes(torn)
+    assert read_trials(tmp_path) == [trial("a")]
+    assert path.read_bytes() == torn
+
+
+def test_a_run_came_to_its_end_unless_it_was_killed_or_interrupted(tmp_path: Path) -> None:
+    assert not ended(tmp_path)
+    for finished, came in (("done", True), ("time", True), ("interrupted", False)):
+        write_ending(tmp_path, Ending(finished=finished))
+        assert ended(tmp_path) is came
+    (tmp_path / "ending.json").write_text("[]")
+    assert not ended(tmp_path)
+
+
+def test_trials_at_other_batches_are_read_by_their_number(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    root = Path(made.root)
+    write_header(root, made.header)
+    Ledger(root).append(made.trials[0])
+    for name in ("16", "2", "own"):
+        folder = root / "batches" / name
+        folder.mkdir(parents=True)
+        Ledger(folder).append(trial(name))
+    (root / "batches" / "4").mkdir()
+    (root / "batches" / "4" / "ledger.jsonl").touch()
+    assert list(read_study(root).batches.items()) == [(2, (trial("2"),)), (16, (trial("16"),))]
+
+
+@pytest.mark.parametrize(
+    ("ends", "budget", "lower"),
+    [
+        ([(-math.inf, 0.5)], ("", 0.5), True),
+        ([(-math.inf, math.inf), (-math.inf, 0.5)], ("", 0.5), True),
+        ([(-math.inf, math.inf)], ("", 0.5), False),
+        ([(0.2, math.inf)], ("", 0.5), False),
+        ([(0.2, 0.5)], ("", 0.5), False),
+        ([], ("", 0.5), False),
+        ([], ("base", 0.01), True),
+        ([], ("base", 0.0), False),
+        ([], ("base", -0.01), False),
+        ([(0.2, math.inf)], ("base", -0.01), False),
+        ([(-math.inf, 0.5)], ("base", -0.01), True),
+    ],
+)
+def test_the_direction_of_a_function_that_is_not_imported_is_read_off_scores_and_budget(
+    ends: list[tuple[float, float]], budget: tuple[str, float], lower: bool
+) -> None:
+    relative, limit = budget[0] == "base", budget[1]
+    asked = replace(job(names=()), budget=Budget(Function("gone:fn"), limit, relative))
+    scores = [Score("function", 0.4, 0.4, low, high, 9) for low, high in ends]
+    trials = [replace(trial("a"), scores=(one,)) for one in scores]
+    found = unimported(asked, [replace(trial("b"), scores=()), *trials])
+    assert found.budget.metric.higher_is_better is not lower
+    assert replace(found, budget=asked.budget) == asked, "nothing else changes"
+    assert (found.budget.limit, found.budget.relative) == (limit, relative)
+
+
+def test_a_metric_of_ortunes_own_stays_as_it_is() -> None:
+    asked = replace(job(names=()), budget=Budget(Cosine(), 0.99))
+    assert unimported(asked, []) is asked
+
+
+@pytest.mark.parametrize("name", ["header.json", "workers"])
+def test_a_link_out_of_the_folder_is_refused_before_anything_is_read(
+    tmp_path: Path, name: str
+) -> None:
+    root, mine = tmp_path / "run", tmp_path / "mine"
+    (root / "sub").mkdir(parents=True)
+    mine.write_text("{}")
+    (root / "again").symlink_to(root / "sub")
+    assert read_header(root) is None, "a link within it is none"
+    (root / name).symlink_to(mine)
+    for refuses in (read_header, locked):
+        with pytest.raises(BadData, match=f"{name}' links out of the run's folder") as caught:
+            refuses(root)
+        assert caught.value.fix.startswith("do not trust this file, or put")
+    assert begun(root), "no other search may begin there"
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "C:\\x", "a/../../x", "a\0b"])
+def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    for field in ("key", "artefact"):
+        (tmp_path / "ledger.jsonl").write_text(stored(**{field: name}))
+        with pytest.raises(BadData, match="leads out of the run's folder") as caught:
+            read_trials(tmp_path)
+        assert caught.value.fix == "do not trust this file"
+    write_header(tmp_path, replace(study(tmp_path / "made").header, models={name: "/x.onnx"}))
+    with pytest.raises(BadData, match=r"header\.json: .* leads out of the run's folder"):
+        read_header(tmp_path)
+
+
+def test_settings_that_a_file_may_not_make_are_refused(tmp_path: Path) -> None:
+    backend = {"is": "backends/cpu", "config": ["session.enable_profiling=1"]}
+    plan = {**codec.encode(trial("a").plan), "backend": backend}
+    (tmp_path / "ledger.jsonl").write_text(stored(plan=plan))
+    with pytest.raises(BadData, match="no setting") as caught:
+        read_trials(tmp_path)
+    assert caught.value.fix.endswith("search again without that setting")

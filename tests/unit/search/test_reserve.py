@@ -32,6 +32,39 @@ FAR = trial("far", 0.8, 8, seconds=5.0)
 def test_a_start_is_half_of_what_the_originals_pair_cost_beside_timing() -> None:
     assert Reserve([BASE], 4.0, 0).start_s == pytest.approx(1.5)
     assert Reserve([replace(BASE, measurement=None)], 4.0, 0).start_s == 0
+    assert Reserve([replace(BASE, seconds=0.5)], 4.0, 0).start_s == pytest.approx(0.23)
+    assert Reserve([replace(BASE, seconds=0.01)], 4.0, 0).start_s == 0
+    assert Reserve([BASE], 4.0, 0).closing_s == pytest.approx(3.0), "two such processes"
+
+
+def test_what_was_not_measured_takes_as_long_as_a_trial_of_the_search() -> None:
+    untimed = replace(FAST, measurement=None)
+    reserve = Reserve([BASE, FAST], 4.0, SAMPLES)
+    assert reserve.fixed_s(untimed) == reserve.final_s(untimed) == 6.0
+    blind = Reserve([replace(BASE, measurement=None), FAST], 4.0, SAMPLES)
+    assert blind.fixed_s(FAST) == 6.0
+    left = 6.0 + reserve.closing_s + 1.0 * stats.PAIRS
+    assert reserve.seconds_each(untimed, left) == pytest.approx(1.0), "no block is known of"
+
+
+def test_a_row_of_the_history_is_a_mean_trial_of_the_search_that_was_timed() -> None:
+    assert Reserve([BASE], 4.0, 0).row_s == 0
+    final = replace(FAST, part="final", seconds=17.0)
+    died = replace(NEXT, seconds=1.0, ratio=None)
+    assert Reserve([BASE, FAST, NEXT, final, died], 4.0, 0).row_s == 5.0
+
+
+def test_the_fewest_blocks_of_a_final_take_twice_its_seconds_at_most_by_the_longest() -> None:
+    mid = trial("mid", 0.9, 100, seconds=9.0)
+    assert mid.measurement is not None
+    (pair,) = mid.measurement.pairs
+    short = replace(pair.blocks[0], candidate=replace(pair.blocks[0].candidate, latency_ns=(MS,)))
+    for blocks in ((short, *pair.blocks), (*pair.blocks, short)):
+        taken = replace(mid.measurement, pairs=(Pair(blocks),))
+        reserve = Reserve([BASE, mid], 1.0, 0)
+        uneven = replace(mid, measurement=taken)
+        timing = reserve.final_s(uneven) - reserve.fixed_s(uneven)
+        assert timing == pytest.approx(stats.PAIRS * 2 * 0.6), "four blocks take 1.32 s"
 
 
 def test_a_finalist_is_put_together_until_one_was_measured() -> None:
@@ -74,6 +107,8 @@ def test_kept_back_are_the_first_finalist_those_near_it_and_the_history() -> Non
     long = 10_000.0
     assert reserve.kept_back([FAST], 3, long) == pytest.approx(one + 2 * 5.0)
     assert reserve.kept_back([FAST, FAR], 3, long) == pytest.approx(one + 2 * 5.0)
+    edge = trial("edge", 0.525, 5, seconds=4.0)
+    assert reserve.kept_back([FAST, edge], 3, long) == pytest.approx(one + 2 * 5.0)
     near = reserve.kept_back([FAST, NEXT, FAR], 3, long)
     assert near == pytest.approx(one + reserve.final_s(FAST) + 2 * 5.0)
     assert reserve.kept_back([FAST] * 9, 3, long) == pytest.approx(
@@ -90,7 +125,7 @@ def test_the_last_plan_may_overrun_by_a_twentieth() -> None:
 
 def test_it_is_never_more_than_three_fifths_and_little_beyond_the_first() -> None:
     reserve = Reserve([BASE, FAST, NEXT], 4.0, SAMPLES)
-    for total, most in ((10.0, 4.0), (29.9, 11.96), (30.0, 12.0), (40.0, 22.0), (45.0, 27.0)):
+    for total, most in ((10.0, 4.0), (29.9, 11.96), (30.0, 12.0), (40.0, 22.0), (45.0, 27.0), (60.0, 36.0)):
         assert reserve.kept_back([FAST, NEXT], 3, total) == pytest.approx(most)
     one = reserve.final_s(FAST) + reserve.closing_s
     assert reserve.kept_back([FAST, NEXT], 3, 180.0) == pytest.approx(one + 0.15 * 180)
@@ -104,3 +139,5 @@ def test_without_a_candidate_the_original_stands_for_one_timed_as_shortly_as_can
     assert reserve.kept_back([], 3, 180.0) < reserve.final_s(BASE)
     assert Reserve([BASE, FAR], 4.0, SAMPLES).kept_back([], 3, 180.0) == pytest.approx(expected)
     assert reserve.kept_back([], 3, 20.0) == pytest.approx(8.0)
+    over = Reserve([BASE, FAR], 4.0, SAMPLES).kept_back([], 3, 90.0)
+    assert over == pytest.approx(expected + 0.5), "the last plan may overrun by a twentieth"

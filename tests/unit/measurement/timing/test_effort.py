@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ortune.core.trial import Pair
+from ortune.core.trial import Interval, Pair
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.pairs import Effort, claiming, time_pair
+from ortune.measurement.timing.pairs import Effort, claiming, enough, time_pair
 
 BURST_S = 0.15
 
@@ -26,12 +26,15 @@ class Clock:
 class Timed:
     """A worker of a fixed latency; each burst takes its time."""
 
-    def __init__(self, clock: Clock, ns: int, spread: float = 0.0) -> None:
+    def __init__(
+        self, clock: Clock, ns: int, spread: float = 0.0, seconds: float = BURST_S
+    ) -> None:
         self.clock, self.ns, self.spread, self.turn = clock, ns, spread, 0
+        self.seconds = seconds
 
     def ask(self, do: str, *, runs: int = 0, **_: Any) -> dict[str, Any]:
         self.turn += do == "burst"
-        self.clock.now += BURST_S * (do == "burst")
+        self.clock.now += self.seconds * (do == "burst")
         ns = round(self.ns * (1 + self.spread * (-1) ** (self.turn // 2)))
         return {
             "latency_ns": [ns] * runs,
@@ -103,6 +106,44 @@ def test_a_slow_model_gets_two_blocks(clock: Clock) -> None:
     assert blocks(clock, 1.0, Effort(seconds=0.7)) == 3
     assert blocks(clock, 1.0, Effort(seconds=0.1, decide=False)) == 2
     assert blocks(clock, 1.0, Effort(max_blocks=1, seconds=0.1)) == 1
+
+
+def test_two_blocks_are_enough_from_twice_the_seconds_on(clock: Clock) -> None:
+    """A block takes a second, to the last bit: bursts take a power of two."""
+
+    def taken(seconds: float) -> int:
+        base, cand = (Timed(clock, 1_000_000, seconds=0.25) for _ in range(2))
+        sides: Any = base, cand
+        return len(time_pair(*sides, Effort(seconds=seconds)).blocks)
+
+    assert (taken(1.0), taken(1.125)) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "done", "late", "ends"),
+    [
+        (1.3, 1.35, 3, -1.0, False),
+        (1.31, 1.35, 3, -1.0, True),
+        (0.8, 0.85, 4, -1.0, True),
+        (0.8, 0.85, 3, -1.0, False),
+        (0.8, 0.85, 3, 0.9, False),
+        (0.8, 0.85, 3, 1.0, True),
+        (0.9, 1.1, 4, 0.0, False),
+        (0.9, 1.1, 4, 0.1, True),
+        (0.95, 1.0, 4, -1.0, False),
+        (0.95, 0.99, 4, -1.0, True),
+        (1.02, 1.05, 4, -1.0, False),
+        (1.03, 1.05, 4, -1.0, True),
+        (0.5, 0.54, 4, -1.0, False),
+        (0.5, 0.535, 4, -1.0, True),
+        (0.5, 0.6, 4, -1.0, False),
+    ],
+)
+def test_a_pair_needs_no_more_only_beyond_each_bound(
+    low: float, high: float, done: int, late: float, ends: bool
+) -> None:
+    effort = Effort(min_blocks=4, seconds=1.0)
+    assert enough(Interval((low + high) / 2, low, high), done, late, effort) is ends
 
 
 def test_a_single_block_may_be_all(clock: Clock) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ortune.core.trial import Block, Burst, Pair
 from ortune.core.workload import Span
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, time_pair
@@ -137,3 +138,41 @@ def test_warm_up_runs_of_samples_that_differ_are_compared_sample_by_sample() -> 
     two: Any = Varied("B", 5_000_000, [])
     time_pair(one, two, Effort(min_blocks=3, max_blocks=3, seconds=60, stop=stop))
     assert seen[0] == (pytest.approx(0.5), 0)
+
+
+class Waking(Asked):
+    """A worker whose first two runs take what is given, and all others 10 ms."""
+
+    def __init__(self, first: Sequence[int], alike: bool) -> None:
+        super().__init__("W", 10_000_000, [], alike)
+        self.first = first
+
+    def ask(self, do: str, *, at: int = 0, runs: int = 0, **more: Any) -> dict[str, Any]:
+        answer = super().ask(do, at=at, runs=runs, **more)
+        return answer | {"latency_ns": list(self.first)} if runs == 2 else answer
+
+
+@pytest.mark.parametrize(
+    ("alike", "base", "candidate", "compared"),
+    [
+        (True, (9_000_000, 7_000_000), (6_000_000, 4_000_000), (8_000_000, 4_000_000)),
+        (True, (9_000_000, 7_000_000), (4_000_000, 6_000_000), (8_000_000, 4_000_000)),
+        (False, (9_000_000, 8_000_000), (6_000_000, 2_000_000), (8_000_000, 2_000_000)),
+        (False, (9_000_000, 3_000_000), (3_000_000, 2_000_000), (9_000_000, 3_000_000)),
+        (False, (2_000_000, 9_000_000), (4_000_000, 6_000_000), (9_000_000, 6_000_000)),
+        (False, (9_000_000, 0), (6_000_000, 2_000_000), (9_000_000, 6_000_000)),
+        (True, (9_000_000, 7_000_000), (0, 6_000_000), (8_000_000, 1)),
+    ],
+)
+def test_a_warm_up_run_is_the_candidates_best_beside_a_warm_one_or_one_of_its_sample(
+    alike: bool,
+    base: tuple[int, int],
+    candidate: tuple[int, int],
+    compared: tuple[int, int],
+) -> None:
+    """What was stopped then has these two runs, of which nothing else is known."""
+    one, two = Waking(base, alike), Waking(candidate, alike)
+    sides: Any = one, two
+    found = time_pair(*sides, Effort(stop=lambda pair, done=None: "enough"))
+    runs = [Burst((ns,), (-1.0,), 1, alike=True) for ns in compared]
+    assert found == Pair((Block(*runs),))
