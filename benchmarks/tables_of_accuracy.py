@@ -75,7 +75,7 @@ def detector(results: Results) -> str:
                     None,
                     None,
                     None,
-                    f"no file: {row['error'].partition(':')[0]}",
+                    f"none that loads: {row['error'].partition(':')[0]}",
                 ]
             )
             continue
