@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,8 +106,14 @@ def stock(pages: Pages, folder: Path) -> dict[str, Path | str]:
             ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
             found[name] = path
         except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            found[name] = reason(error)
     return found
+
+
+def reason(error: Exception) -> str:
+    """Return what went wrong in one line, without the paths of this machine."""
+    first = f"{type(error).__name__}: {error}".splitlines()[0]
+    return re.sub(r"Load model from \S+ failed: ?", "", first)[:200]
 
 
 def row(

@@ -67,7 +67,17 @@ def detector(results: Results) -> str:
     for row in results["rows"]:
         name = row["recipe"] if row["by"] != "ortune" else f"`{row['recipe']}`"
         if "error" in row:
-            rows.append([row["by"], name, None, None, None, None, row["error"].replace("`", "'")])
+            rows.append(
+                [
+                    row["by"],
+                    name,
+                    None,
+                    None,
+                    None,
+                    None,
+                    f"none that loads: {row['error'].partition(':')[0]}",
+                ]
+            )
             continue
         change = (
             None if not row["by"] else f"{100 * (row['map'] - results['rows'][0]['map']):+.2f}"

@@ -174,7 +174,7 @@ def unresolved(budget: Budget, samples: int, baseline: Floats | None = None) -> 
     """
     metric, limit = budget.metric, abs(budget.limit)
     right = baseline is None or bool(np.isin(baseline[:, 0], (0.0, 1.0)).all())
-    if metric.kind(baseline) is Kind.SHARE or not right or not samples:
+    if metric.kind(baseline) in (Kind.SHARE, Kind.FIGURE) or not right or not samples:
         return ""
     fine = limit if budget.relative else 1 - limit
     if fine <= 0 or fine * samples >= 1 - 1e-9:

@@ -10,6 +10,7 @@ threshold t, and bit 16 + t that it does not count there.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,7 +128,7 @@ def average_precision(records: Floats, count: int) -> float:
     ends = np.searchsorted(found[:, 0], classes, "right")
     parts = zip(starts, ends, boxes, strict=True)
     return float(
-        np.mean([_precision(marks[start:end], total, count) for start, end, total in parts])
+        np.mean([_precision(marks[start:end], int(total), count) for start, end, total in parts])
         if len(classes)
         else np.nan
     )
@@ -180,19 +181,25 @@ def _unpacked(records: Floats) -> tuple[Floats, Floats]:
     return labels, records[(column >= end) & (column < lengths[:, None])].reshape(-1, 3)
 
 
-def _precision(marks: NDArray[np.int64], total: float, count: int) -> float:
-    """Return the mean over thresholds and recalls of one class that has `total` boxes."""
-    if not len(marks):
-        return 0.0
-    bits = np.arange(count)[:, None]
-    hit, ignored = marks >> bits & 1, marks >> (bits + _IGNORED) & 1
-    right = np.cumsum(hit & ~ignored, axis=1, dtype=np.float64)
-    wrong = np.cumsum(1 - (hit | ignored), axis=1, dtype=np.float64)
-    precision = right / (wrong + right + np.spacing(1))
-    precision = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    taken = np.zeros((count, len(_RECALLS)))
-    for at in range(count):
-        places = np.searchsorted(right[at] / total, _RECALLS, "left")
-        inside = places < len(marks)
-        taken[at, inside] = precision[at, places[inside]]
-    return float(taken.mean())
+def _precision(marks: NDArray[np.int64], total: int, count: int) -> float:
+    """Return the mean over thresholds and recalls of one class that has `total` boxes.
+
+    The precision at a recall is the best one at it or beyond, and such a one is at a hit: only
+    these are looked at.
+    """
+    needed, found = _needed(total), 0.0
+    some_ignored = bool((marks >> _IGNORED).any())
+    for bit in range(count):
+        ignored = marks >> (bit + _IGNORED) & 1
+        hits = np.flatnonzero(marks >> bit & 1 & ~ignored)
+        counted = np.cumsum(1 - ignored)[hits] if some_ignored else hits + 1
+        precision = np.arange(1.0, len(hits) + 1) / (counted + np.spacing(1))
+        best = np.maximum.accumulate(precision[::-1])[::-1]
+        found += float(best[needed[: np.searchsorted(needed, len(hits))]].sum())
+    return found / (count * len(_RECALLS))
+
+
+@lru_cache(4096)
+def _needed(total: int) -> NDArray[np.int64]:
+    """Return which hit, from 0, first reaches each of the 101 recalls of `total` boxes."""
+    return np.searchsorted(np.arange(1, total + 1) / total, _RECALLS, "left")

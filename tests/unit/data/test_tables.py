@@ -18,6 +18,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.hardware import memory
 from ortune.data import feeds
 from ortune.data.stream import Stream
+from ortune.scoring.boxes import labelled
 
 IDS = TensorSpec("ids", "int64", ("batch", "seq"))
 MASK = TensorSpec("mask", "float32", ("batch", 2, 2))
@@ -126,6 +127,28 @@ def test_without_the_package_the_extra_is_named(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadData, match=rf"needs .*{name}\n  fix: pip install ortune\[{extra}\]"):
         load(source, tmp_path / "out", IDS)
+
+
+def test_boxes_as_labels_of_every_source(tmp_path: Path) -> None:
+    rows = [[[0, 0, 1, 1, 2], [3, 3, 5, 5, 0]], [], [[1, 1, 2, 2, 1]]]
+    lines = [{"rate": [at], "label": [label]} for at, label in enumerate(rows)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    table = pa.table({"rate": [0, 1, 2], "label": rows})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    padded = np.full((3, 2, 5), -1)
+    for at, label in enumerate(rows):
+        padded[at, : len(label)] = np.reshape(label, (-1, 5))
+    np.savez(tmp_path / "a.npz", rate=np.arange(3), label=padded)
+    for kind in ("jsonl", "parquet", "npz"):
+        found, _ = load(tmp_path / f"a.{kind}", tmp_path / "out", RATE)
+        for label, wanted in zip(found.labels, rows, strict=True):
+            boxes, size = labelled(np.asarray(label))
+            assert size is None
+            np.testing.assert_array_equal(boxes.classes, [one[4] for one in wanted])
+            np.testing.assert_array_equal(
+                boxes.boxes + np.pad(boxes.boxes[:, :2], ((0, 0), (2, 0))),
+                np.reshape([one[:4] for one in wanted], (-1, 4)),
+            )
 
 
 # --- COCO ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.metric import Kind, Metric, joined
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.spelling import parse
-from ortune.measurement.accuracy import judge
+from ortune.measurement.accuracy import judge, unresolved
 from ortune.metrics.map import Map
 
 CORNER = st.integers(0, 40).map(float)
@@ -274,3 +274,4 @@ def test_it_is_a_figure_and_likely_at_best() -> None:
     assert (found.verdict, found.samples) == ("likely", 40)
     assert "a figure is not proved" in found.basis
     assert judge(Budget(metric, 0.0, relative=True), own, base).verdict == "fails"
+    assert unresolved(budget, 40, base) == ""
