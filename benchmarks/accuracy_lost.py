@@ -254,12 +254,6 @@ def _race(rows: list[dict[str, Any]], model: Path, data: Path, seconds: float) -
         row["ratio"] = ratio
 
 
-def best(rows: list[Mapping[str, Any]], tool: str) -> Mapping[str, Any] | None:
-    """Return the file of a tool that scores best; of equal ones the one with the least noise."""
-    own = [row for row in rows if row["tool"] == tool and "error" not in row]
-    return max(own, key=lambda row: (row["score"], row["snr"]), default=None)
-
-
 def show(name: str, case: Mapping[str, Any]) -> None:
     """Print one model."""
     print(f"\n{name}: {case['measure']}, float {case['score']:.4f}", flush=True)
