@@ -41,7 +41,7 @@ from ortune.recipe.build import build
 KINDS = ("bias", "affine", "matrix")
 RIDGE = 1e-4
 """Of the mean square of the inputs, added to it."""
-SAMPLES, ROWS = 48, 4096
+SAMPLES, ROWS = 24, 4096
 """Calibration samples that are run, and rows of them that a fit takes."""
 JOBS = {"efficientnet-lite0": efficientnet_lite0, "minilm": minilm}
 RECIPES = {
@@ -79,12 +79,15 @@ class Block:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=", ".join(JOBS))
-    for name in parser.parse_args().names or JOBS:
+    parser.add_argument("--recipe", type=int, help="only the recipe of that number")
+    asked = parser.parse_args()
+    for name in asked.names or JOBS:
+        wanted = RECIPES[name] if asked.recipe is None else (RECIPES[name][asked.recipe],)
         with TemporaryDirectory(prefix="ortune-") as folder:
-            tried(name, Path(folder))
+            tried(name, wanted, Path(folder))
 
 
-def tried(name: str, folder: Path) -> None:
+def tried(name: str, recipes: Sequence[Sequence[str]], folder: Path) -> None:
     """Print one line a recipe and kind of compensation."""
     home = written(name)
     samples = list(_feeds(home / "calibration"))[:SAMPLES]
@@ -94,7 +97,7 @@ def tried(name: str, folder: Path) -> None:
     wanted = [next(iter(run(**feeds).values())).astype(np.float64) for feeds in judged]
     blocks = list(_blocks(original))
     print(f"{name}: {len(blocks)} blocks, float score {_score(name, original):.4f}", flush=True)
-    for index, steps in enumerate(RECIPES[name]):
+    for index, steps in enumerate(recipes):
         made = _made(home, folder / f"{index}.onnx", steps)
         _say(" ".join(steps), name, made, judged, wanted, "")
         for kind in KINDS:
@@ -110,13 +113,13 @@ def compensated(
     proto = onnx.load(made)
     known = {name for node in proto.graph.node for name in node.output}
     flops = extra = count = 0
-    for block in blocks:
+    aims = _tensors(onnx.load(original), [block.end for block in blocks], samples)
+    for block, aim in zip(blocks, aims, strict=True):
         if block.end not in known or (kind == "matrix" and block.start not in known):
             continue
-        aims = _tensors(onnx.load(original), [block.end], samples)
         names = [block.end, *([block.start] if kind == "matrix" else [])]
         found = _tensors(proto, names, samples)
-        rows = [_rows(one, block.axis) for one in (aims[0], *found)]
+        rows = [_rows(one, block.axis) for one in (aim, *found)]
         if any(len(one) != len(rows[0]) for one in rows):
             continue  # a block that makes the image smaller has no matrix
         picked = np.random.default_rng(0).permutation(len(rows[0]))[:ROWS]
