@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tables_of_accuracy import coverage, detector, power
+from benchmarks.tables_of_accuracy import coverage, detector, lost, power
 from benchmarks.tables_of_first_minutes import demos, installed, pythons
 from benchmarks.tables_of_peers import peers_race, peers_readme
 from benchmarks.tables_of_serving import overhead, peers, pinned, soak
@@ -46,6 +46,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "clock": ("clock", uninterrupted),
     "coverage": ("coverage", coverage),
     "power": ("coverage", power),
+    "accuracy lost": ("accuracy_lost", lost),
     "again": ("again", again),
     "ceilings": ("ceilings", ceilings),
     "tune": ("tune", tune),

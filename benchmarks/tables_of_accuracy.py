@@ -1,11 +1,11 @@
-"""Tables of coverage and power, and of a detector in int8."""
+"""Tables of coverage and power, of what int8 loses, and of a detector in int8."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.markdown import percent, table
+from benchmarks.markdown import interval, percent, table, where
 
 Results = Mapping[str, Any]
 KINDS = {
@@ -52,6 +52,45 @@ def power(results: Results) -> str:
         rows.append([name, *cells])
     head = ["proved now (formerly), of honest plans", *(f"{count:,} samples" for count in counts)]
     return table(head, rows)
+
+
+def lost(results: Results) -> str:
+    """Return the scores that int8 loses: every file of both tools, a verdict a model."""
+    rows = []
+    for name, case in results["cases"].items():
+        float_score = case["score"]
+        rows.append([name, "", f"float: {case['measure']}", f"{float_score:.4f}", "", "", "", ""])
+        rows += [
+            ["", row["tool"], f"`{row['recipe']}`", *_figures(row, float_score)]
+            for row in case["rows"]
+        ]
+    head = ["model", "tool", "recipe", "score", "lost", "SNR, dB", "size", "latency"]
+    verdicts = [_verdict(name, case["rows"]) for name, case in results["cases"].items()]
+    return f"{where(results)}\n\n{table(head, rows)}\n\n{' '.join(verdicts)}"
+
+
+def _figures(row: Results, float_score: float) -> list[str]:
+    if "error" in row:
+        return [row["error"], "", "", "", ""]
+    fallen = f"{100 * (float_score - row['score']):+.2f} points".replace("+", "")
+    ratio = interval(row["ratio"]) if "ratio" in row else "not timed"
+    return [f"{row['score']:.4f}", fallen, f"{row['snr']:.1f}", percent(row["size"], 0), ratio]
+
+
+def best(rows: Sequence[Results], *, ours: bool) -> Results | None:
+    """Return ortune's file that scores best, or the others'; of equals the least noisy one."""
+    own = [row for row in rows if (row["tool"] == "ortune") == ours and "error" not in row]
+    return max(own, key=lambda row: (row["score"], row["snr"]), default=None)
+
+
+def _verdict(name: str, rows: Sequence[Results]) -> str:
+    own, other = best(rows, ours=True), best(rows, ours=False)
+    if own is None or other is None:
+        which = "no file of ortune's runs" if own is None else "no file of the other's runs"
+        return f"{name}: {which}."
+    apart = 100 * (own["score"] - other["score"])
+    kind = "no more lost" if apart >= 0 else "more lost"
+    return f"{name}: {kind} ({apart:+.2f} points, {own['snr'] - other['snr']:+.1f} dB)."
 
 
 def _both(row: Results | None) -> str:

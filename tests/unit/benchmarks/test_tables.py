@@ -11,6 +11,7 @@ from benchmarks import tables
 from benchmarks.budgets import SHAPES
 from benchmarks.peers.table import fill as peers
 from benchmarks.simplifiers.table import fill as simplifiers
+from benchmarks.tables_of_accuracy import lost
 from benchmarks.tables_of_speed import aa_cells, aa_summary, main_job, own, readme, rival, standing
 
 
@@ -142,3 +143,27 @@ def test_cells_of_equal_models_are_told_one_by_one() -> None:
         in aa_cells(whole)
     )
     assert "| quiet verdicts that are too noisy | 1 of 6 |" in aa_summary(whole)
+
+
+def test_accuracy_lost_compares_the_best_of_each_tool() -> None:
+    def row(tool: str, recipe: str, **found: Any) -> dict[str, Any]:
+        return {"tool": tool, "recipe": recipe, **found}
+
+    case = {
+        "measure": "top-1",
+        "score": 0.9,
+        "rows": [
+            row("ortune", "one", score=0.88, snr=20.0, size=0.5),
+            row("ortune", "two", score=0.88, snr=25.0, size=0.3),
+            row("other", "static", score=0.87, snr=19.0, size=0.25),
+            row("other", "smooth", error="does not run: no kernel"),
+        ],
+    }
+    about = {
+        "machine": {"cpu": "C", "instruction sets": "", "effective cpus": 1},
+        "versions": {"onnxruntime": "1"},
+    }
+    text = lost({**about, "cases": {"net": case, "lone": {**case, "rows": case["rows"][:2]}}})
+    assert "| `two` | 0.8800 | 2.00 points | 25.0 | 30 % | not timed |" in text
+    assert "does not run: no kernel" in text
+    assert "net: no more lost (+1.00 points, +6.0 dB). lone: no file of the other's runs." in text

@@ -52,6 +52,12 @@ def _single(node: ir.Node, known: Known, opset: int) -> bool:
     return len(node.inputs) == 1
 
 
+def _sum(node: ir.Node, known: Known, opset: int) -> bool:
+    """Among pairs a Sum of one keeps what is behind it out of a runtime's fusions: it stays."""
+    paired = any(other.op_type == "QuantizeLinear" for other in node.graph or ())
+    return len(node.inputs) == 1 and not paired
+
+
 def _dropout(node: ir.Node, known: Known, opset: int) -> bool:
     """Before opset 7 an attribute chose the mode, from 12 on an input does."""
     if opset < 7:
@@ -249,7 +255,7 @@ _RULES: Mapping[str, _Rule] = {
     "Slice": _slice,
     "Split": _split,
     "Concat": _single,
-    "Sum": _single,
+    "Sum": _sum,
     "Mean": _single,
     "Where": _where,
     "Tile": _tile,

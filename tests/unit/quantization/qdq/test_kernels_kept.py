@@ -17,9 +17,10 @@ from tests.unit.quantization.qdq.kernel_toys import (
     kernels,
     toy,
 )
-from tests.unit.quantizing import model_of, normal, ops, quantize
+from tests.unit.quantizing import model_of, normal, ops, optimized, quantize
 
 from ortune.quantizers.int8_static import Int8Static
+from ortune.transforms.simplify import Simplify
 
 
 @pytest.mark.parametrize(
@@ -80,3 +81,10 @@ def test_a_relu_behind_a_pool_stays_there_for_who_leaves_the_pool_in_float() -> 
     quantize(model, Int8Static(exclude=("n_y",)), [{"x": normal(2, 8, 8, 8)}])
     found = ops(model)
     assert found.index("MaxPool") < found.index("Relu")
+
+
+def test_simplify_leaves_what_keeps_a_kernel(tmp_path: Path) -> None:
+    model = toy(PRODUCTS["Gemm"], "Relu", BEHIND_PRODUCTS["float"], "matrix")
+    quantize(model, Int8Static(), [{"x": normal(5, 32)}])
+    Simplify().apply(model)
+    assert "QGemm" in optimized(model, tmp_path)
