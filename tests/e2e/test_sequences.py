@@ -59,7 +59,7 @@ def test_observers_are_compared_on_other_sequences(cell: Path, data: Path, tmp_p
     said = json.loads(out.read_text())
     assert said["calibrated"] % STEPS == said["scored"] % STEPS == 0
     assert not said["overlap"] and said["calibrated"] > 0 and said["scored"] > 0
-    assert [row["observer"] for row in said["rows"]][0] == "min-max"
+    assert said["rows"][0]["observer"] == "min-max"
 
 
 def test_apply_and_verify_roll_the_original(
