@@ -36,11 +36,6 @@ def drawn(at: int) -> np.ndarray:
     return rng.standard_normal((STEPS, 1, WIDTH)).astype(np.float32)
 
 
-def ranges(path: Path) -> dict[str, tuple[float, float]]:
-    found = json.loads(path.read_text())
-    return {one["tensor"]: (one["low"], one["high"]) for one in found["ranges"]}
-
-
 def test_calibrate_finds_the_ranges_of_states_as_they_run(
     cell: Path, data: Path, tmp_path: Path, capsys: CAPSYS
 ) -> None:
@@ -54,6 +49,17 @@ def test_calibrate_finds_the_ranges_of_states_as_they_run(
     assert found["high"] == pytest.approx(held.max(), rel=1e-3)
     assert said["samples"] == SEQUENCES * STEPS
     assert "rolled through 12 sequences of 10 steps: hn:h" in said["notes"]
+
+
+def test_observers_are_compared_on_other_sequences(cell: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "said.json"
+    args = ["calibrate", str(cell), "--data", str(data), "--sequence", "file", "--compare"]
+    args += ["--observer", "min-max", "--observer", "percentile(p=90)", f"--json={out}"]
+    assert main(args) == 0
+    said = json.loads(out.read_text())
+    assert said["calibrated"] % STEPS == said["scored"] % STEPS == 0
+    assert not said["overlap"] and said["calibrated"] > 0 and said["scored"] > 0
+    assert said["rows"][0]["observer"] == "min-max"
 
 
 def test_apply_and_verify_roll_the_original(
@@ -101,6 +107,8 @@ def test_optimize_divides_whole_sequences_and_a_resumed_run_keeps_its_samples(
         (["--sequence", "file", "--state", "nn:h"], "no output 'nn'", "its outputs are: y, hn"),
         (["--sequence", "file", "--state", "hn:g"], "no input 'g'", "its inputs are: x, h"),
         (["--sequence", "file", "--state", "y:h"], "the output is float32", "pair an output"),
+        (["--sequence", "file", "--shape", "x:1x16"], "--shape x", "give it of a state: h"),
+        (["--sequence", "file", "--shape", "h:1x9"], "wrong shape in dimension 1", "give"),
         (["--sequence", "file", "--state", "hn"], "cannot read state 'hn'", "OUTPUT:INPUT"),
     ],
 )

@@ -91,6 +91,7 @@ class _Asked(CompareObservers):
             augment=self.augment,
             sequence=self.sequence,
             state=self.state,
+            shapes=self.shapes,
             out=self.out,
             tensorrt_cache=self.tensorrt_cache,
             tensorrt_version=self.tensorrt_version,

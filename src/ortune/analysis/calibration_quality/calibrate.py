@@ -185,7 +185,7 @@ def _samples(asked: Calibrate, folder: Path) -> _Seen:
     samples, facts = asked.samples or 0, model_facts.facts(file.load(asked.model))
     if asked.sequence:
         model, cpu = Path(asked.model), Cpu(custom_ops=asked.custom_ops)
-        rolled = Sequenced(model, file.digest(model), facts, asked, cpu, {}, folder)
+        rolled = Sequenced(model, file.digest(model), facts, asked, cpu, asked.shapes, folder)
         fed = rolled.load(asked.source, folder, sink=asked.sink)
     else:
         fed = feeds_module.load(asked.source, facts.inputs, folder)

@@ -101,6 +101,7 @@ def run(asked: CompareObservers) -> ObserverRanking:
             calibration=asked.calibration,
             sequence=asked.sequence,
             state=asked.state,
+            shapes=asked.shapes,
             budget=asked.budget,
             baseline=Cpu(custom_ops=backend.custom_ops),
             time=_SECONDS,

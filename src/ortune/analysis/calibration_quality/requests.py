@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from ortune.core.custom_ops import BackendRequest, BudgetRequest, CustomOpsRequest
 from ortune.core.errors import BadSettings
-from ortune.core.fields import File, Option, Out, Source
+from ortune.core.fields import File, InputShapes, Option, Out, Source
 from ortune.core.request import request
 from ortune.data.sequences.request import SequenceRequest
 
@@ -35,6 +35,7 @@ class CalibrationRequest(SequenceRequest, CustomOpsRequest):
             module:function.
         quantizer: Whose tensors are calibrated.
         samples: Calibrate on so many, spread over the data; on all if not given.
+        shapes: Shape of a state at the first step of a sequence, such as h:2x1x128.
         augment: Altered copies to calibrate on too, such as "noise(db=30),flip,scale"; never
             scored.
     """
@@ -44,7 +45,16 @@ class CalibrationRequest(SequenceRequest, CustomOpsRequest):
     data: Source = None
     quantizer: Annotated[str, Option("SPEC")] = "int8-static(head=true)"
     samples: Annotated[int | None, Option(low=1)] = None
+    shapes: InputShapes = InputShapes(None, Option("INPUT:DIMS", "--shape"))
     augment: Annotated[str, Option("SPECS")] = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shapes and not self.sequence:
+            raise BadSettings(
+                f"--shape {next(iter(self.shapes))} is of a state, and there are no sequences",
+                fix="leave it out, or give --sequence too",
+            )
 
     @property
     def source(self) -> str | Path | Callable[[], Any]:

@@ -97,5 +97,5 @@ def _unknown(spec: TensorSpec, what: str) -> BadData:
     return BadData(
         f"state '{spec.name}' {checks.spell(spec.shape)} begins with zeros, and the size of "
         f"{what} is not known",
-        fix=f"give it: --shape {spec.name}:2x1x128",
+        fix=f"give it: --shape {spec.name}:2x1x128, or the state at the first step as a sample",
     )
