@@ -267,10 +267,6 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
         """Promising plans of a search that was cut off: for lack of time, or by the user."""
         return self.promising if self.finished in ("time", "interrupted") else ()
 
-    def _eligible(self, trial: Trial) -> bool:
-        first, strict, wanted = self.baseline, self.strict, self.job.wanted
-        return acceptance.eligible(trial, first, strict=strict, wanted=wanted)
-
     @property
     def counts(self) -> Mapping[Outcome, int]:
         """How many plans came to what, the original left out."""
@@ -281,8 +277,10 @@ class Study(TableResult, shown_by="ortune.reporting.python.notebook"):
 
     def confirmed(self, trial: Trial) -> bool:
         """Whether a trial is an accepted finalist that is faster or wanted, or the original."""
-        good = (self.accepts(trial) and faster(trial)) or self._eligible(trial)
-        return (trial.part == "final" and good) or trial.key == self.baseline.key
+        first, strict, wanted = self.baseline, self.strict, self.job.wanted
+        fit = acceptance.eligible(trial, first, strict=strict, wanted=wanted)
+        good = (self.accepts(trial) and faster(trial)) or fit
+        return (trial.part == "final" and good) or trial.key == first.key
 
     def accepts(self, trial: Trial) -> bool:
         """Say whether a trial's accuracy was verified as surely as requested."""

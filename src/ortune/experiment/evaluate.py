@@ -16,7 +16,8 @@ from ortune.experiment.build import Files, build_all
 from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import Ledger
-from ortune.experiment.surveys.journal import Journal
+from ortune.experiment.surveys.journal import RegionJournal
+from ortune.experiment.surveys.run import survey
 from ortune.measurement.accuracy import ERROR, scored
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
@@ -47,7 +48,7 @@ class Attempts:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.context.root)
-        self.surveys = Journal(self.context.root)
+        self.surveys = RegionJournal(self.context.root)
         self._job = job_key(self.context.job)
         self._worker: Worker | None = None
         self._began = self._building = 0.0
@@ -218,8 +219,6 @@ class Attempts:
 
     def survey(self, request: SurveyRequest, seconds: float) -> Survey:
         """Measure the regions of a plan one at a time, in so many seconds at most."""
-        from ortune.experiment.surveys.run import survey  # few searches need one
-
         found = survey(self.context, request, seconds, self.sink, self._live())
         self.surveys.add(found)
         return found

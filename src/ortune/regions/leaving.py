@@ -79,6 +79,13 @@ def without(steps: Sequence[Step], model: ir.Model, names: Iterable[str]) -> tup
     old = steps[at]
     assert isinstance(old, Quantizer)
     new = leaving(old, model, names)
+    return following(steps, at, new)
+
+
+def following(steps: Sequence[Step], at: int, new: Quantizer) -> tuple[Step, ...]:
+    """Return steps with another deciding one at a place; what prepares for it follows."""
+    old = steps[at]
+    assert isinstance(old, Quantizer)
     return (*(_following(step, old, new) for step in steps[:at]), new, *steps[at + 1 :])
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import fields, replace
+from typing import Any
 
-from ortune.core.step import Recipe, Step
+from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.wording import count
 from ortune.quantization.node_filter import literally
-from ortune.quantization.roles import PREPARES, deciding, role, static_int8
-from ortune.regions.survey import Survey
+from ortune.quantization.roles import deciding
+from ortune.regions.leaving import following
+from ortune.regions.survey import RegionCost, Survey
 
 
 def mixable(recipe: Recipe) -> bool:
@@ -26,7 +28,7 @@ def mixed(survey: Survey, left: Collection[str]) -> Recipe:
 
     Args:
         survey: Of a mixable recipe.
-        left: Names of regions; nodes of them are excluded by name, whatever it looks like.
+        left: Names of regions; layers of them are excluded by name, whatever it looks like.
     """
     recipe = survey.plan.recipe
     if not left:
@@ -49,7 +51,8 @@ def left_in_float(survey: Survey, recipe: Recipe) -> frozenset[str] | None:
     left = frozenset(
         region.region
         for region in survey.regions
-        if more.intersection(found := set(map(literally, region.nodes))) and found <= more | former
+        if more.intersection(found := set(map(literally, _named(region))))
+        and found <= more | former
     )
     return left if mixed(survey, left).steps == recipe.steps else None
 
@@ -58,31 +61,24 @@ def _without(steps: tuple[Step, ...], nodes: Iterator[str]) -> tuple[Step, ...]:
     at = deciding(steps)
     assert at is not None, "a survey is of a recipe that decides"
     old = steps[at]
+    assert isinstance(old, Quantizer)
     patterns = tuple(dict.fromkeys([*_excluded(old), *map(literally, nodes)]))
-    new = _with(old, "exclude", patterns)
-    return (*(_prepared(step, old, new) for step in steps[:at]), new, *steps[at + 1 :])
-
-
-def _prepared(step: Step, old: Step, new: Step) -> Step:
-    """Return a step in front of the deciding one; some look ahead to it."""
-    if role(step) not in PREPARES or "before" not in _names(step):
-        return step
-    meant = getattr(step, "before", None) or static_int8()
-    return _with(step, "before", new) if meant == old else step
+    changes: dict[str, Any] = {"exclude": patterns}
+    return following(steps, at, replace(old, **changes))
 
 
 def _nodes(survey: Survey, left: Collection[str]) -> Iterator[str]:
     for region in survey.regions:
         if region.region in left:
-            yield from region.nodes
+            yield from _named(region)
+
+
+def _named(region: RegionCost) -> tuple[str, ...]:
+    return region.layers or region.nodes
 
 
 def _excluded(step: Step) -> tuple[str, ...]:
     return tuple(getattr(step, "exclude", ()))
-
-
-def _with(step: Step, name: str, value: object) -> Step:
-    return replace(step, **{name: value})
 
 
 def _names(step: Step) -> frozenset[str]:

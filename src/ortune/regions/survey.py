@@ -35,6 +35,8 @@ class RegionCost:
             borders; negative where it costs time. Its ends hold with 99 %.
         saved: Bytes that it saves in the file.
         error: Why it could not be measured; empty where it was.
+        layers: Names of the nodes that multiply or look up, by which quantizers leave it out; all
+            nodes where it is empty.
     """
 
     region: str
@@ -45,6 +47,7 @@ class RegionCost:
     time_gained: Interval
     saved: int = 0
     error: str = ""
+    layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

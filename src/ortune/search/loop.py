@@ -25,7 +25,7 @@ from ortune.search.abandon import against
 from ortune.search.aim import Aim
 from ortune.search.compare import finalists, leaders, quicker, reaches, settled
 from ortune.search.policy import LeftOut, Policy, View
-from ortune.search.regions import Regions
+from ortune.search.regions import RegionSearch
 from ortune.search.reserve import Reserve
 
 FINALISTS = 3
@@ -99,7 +99,7 @@ class _Loop:
         # 4 seconds of a search of three minutes, 1 of a short one.
         seconds = min(4.0, max(1.0, self.aim.seconds / 45))
         self.attempts = Attempts(self.context, seconds, self.sink, self.stack)
-        self.regions = Regions(self.context, self.attempts)
+        self.regions = RegionSearch(self.context, self.attempts)
         self.wanted = self.context.job.wanted
         self.before = noise.snapshot()
         self.judgement = noise.Judgement(False, ())

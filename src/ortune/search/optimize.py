@@ -65,9 +65,8 @@ def run(asked: Optimize) -> Study:
     record = warm_start.record_for(asked)
     if asked.batches:
         by_batch.demand(asked, model_facts.facts(file.load(asked.models[0])))
-    for one in targets:
-        if one.environment != HERE:
-            asked.sink(Note(f"{one.backend.name()} runs in environment {one.environment}"))
+    for one in (target for target in targets if target.environment != HERE):
+        asked.sink(Note(f"{one.backend.name()} runs in environment {one.environment}"))
     asked.sink(TimeLeft(asked.time))
     with locked(root):
         resumed.demand(root, asked, [*backends, *rows])
@@ -87,7 +86,7 @@ def run(asked: Optimize) -> Study:
         again = settings.write(replace(typed, out=root), but=_OF_A_CALL)
         write_text(root / settings.REPEAT, again)
         exact = asked.data is None and not asked.evaluate
-        context = warm_start.begun(context, record, asked.sink)
+        context = warm_start.begun(context, record, asked.sink, by_region=asked.regions)
         counted = warm_start.concluded(root)
         context = planned(context, targets, exact, asked.fixed_shapes)
         searching = asked.time * (1 - by_batch.SHARE * bool(asked.batches))

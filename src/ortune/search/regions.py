@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from ortune.core.trial import Status, Trial
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import Attempts
+from ortune.experiment.surveys.progress import unfinished_s
 from ortune.regions.survey import MixtureTried, Survey, SurveyRequest
 from ortune.search.compare import leaders
-from ortune.search.expectation.mixtures import Known
+from ortune.search.expectation.mixtures import Mixing
 from ortune.search.expectation.surveying import longest_s
 from ortune.search.policy import View
 
 
-class Regions:
+class RegionSearch:
     """What a search does by region; what it knows is in the run's journal.
 
     Args:
@@ -39,8 +40,10 @@ class Regions:
 
     @property
     def seconds(self) -> float:
-        """What they took."""
-        return sum(survey.seconds for survey in self.known)
+        """What they took, and what went into one that was killed."""
+        every = self._attempts.surveys.known
+        lost = unfinished_s(self._context.root, {one.key for one in every})
+        return sum(survey.seconds for survey in self.known) + lost
 
     def survey(self, request: SurveyRequest, view: View) -> None:
         """Make a survey within the time that is not the finalists'.
@@ -56,14 +59,14 @@ class Regions:
         """Write down what came of mixtures, once each, those of a run that was killed too."""
         written = {one.key for one in self._attempts.surveys.mixtures}
         for survey in view.surveys:
-            known = Known.of(survey, view)
+            known = Mixing.of(survey, view)
             for trial in known.mixtures if known is not None else ():
                 if trial.key not in written:
                     assert known is not None
                     self._attempts.surveys.add(_tried(known, trial, view))
 
 
-def _tried(known: Known, trial: Trial, view: View) -> MixtureTried:
+def _tried(known: Mixing, trial: Trial, view: View) -> MixtureTried:
     expected = known.expected(trial)
     kept, why = _kept(trial, view)
     return MixtureTried(

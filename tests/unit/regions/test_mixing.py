@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -37,6 +39,14 @@ def test_nodes_join_what_is_excluded_already() -> None:
     assert found.name == "int8-dynamic(exclude=[head]), 2 of 3 regions in float"
     assert str(found.steps[0]) == 'int8-dynamic(exclude=[head, a, a/gelu, "c[[]0][*]"])'
     assert left_in_float(survey, found) == {"a", "c"}
+
+
+def test_a_region_goes_by_its_layers_where_they_are_known() -> None:
+    survey = surveyed(quantizers("int8-dynamic"), a=("a", "a/add", "a/gelu"), b=("b",))
+    known = replace(survey.regions[0], layers=("a",))
+    found = mixed(survey := replace(survey, regions=(known, survey.regions[1])), ["a"])
+    assert str(found.steps[0]) == "int8-dynamic(exclude=[a])"
+    assert left_in_float(survey, found) == {"a"}
 
 
 def test_none_left_is_the_recipe_itself() -> None:

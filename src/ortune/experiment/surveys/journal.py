@@ -18,7 +18,7 @@ NAME = "regions.jsonl"
 _KINDS: dict[str, type[Survey | MixtureTried]] = {"survey": Survey, "mixture": MixtureTried}
 
 
-class Journal:
+class RegionJournal:
     """What a run knows of regions.
 
     Attributes:

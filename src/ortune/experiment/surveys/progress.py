@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -121,6 +122,16 @@ class SurveyProgress:
                 self.costs[entry.region] = entry
             case Gain():
                 self.gains[entry.pattern] = entry
+
+
+def unfinished_s(root: Path, finished: Collection[str]) -> float:
+    """Return the seconds that went into surveys which were killed, of a run.
+
+    Args:
+        finished: Keys of the others.
+    """
+    keys = (path.stem for path in sorted((root / FOLDER).glob("*.jsonl")))
+    return sum(SurveyProgress(root, key).seconds for key in keys if key not in finished)
 
 
 def _lines(path: Path) -> list[bytes]:

@@ -163,4 +163,5 @@ def _joined(form: Form, cost: Cost | None, gain: Gain) -> RegionCost:
         gain.gained,
         form.saved,
         error,
+        region.layers,
     )

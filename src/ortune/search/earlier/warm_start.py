@@ -27,11 +27,16 @@ def record_for(asked: Optimize) -> MachineRecord | None:
     return MachineRecord.of(machine_kind(original, asked.driven, capabilities(original)))
 
 
-def begun(context: Context, record: MachineRecord | None, sink: Sink) -> Context:
+def begun(
+    context: Context, record: MachineRecord | None, sink: Sink, *, by_region: bool = True
+) -> Context:
     """Return the context with all that the run knows before its first trial: its header's.
 
     Before that trial the record is copied into the header; later the header alone counts, so that
     a run goes on, or is replayed, whatever the record says by then.
+
+    Args:
+        by_region: Whether this command lets plans differ in precision by region.
     """
     header = read_header(context.root)
     assert header is not None, "a prepared run has a header"
@@ -42,7 +47,7 @@ def begun(context: Context, record: MachineRecord | None, sink: Sink) -> Context
         context,
         paid=header.paid,
         by_operator=header.by_operator,
-        by_region=context.by_region and header.by_region,
+        by_region=by_region and header.by_region,
     )
 
 

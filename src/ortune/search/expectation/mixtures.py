@@ -3,7 +3,7 @@
 Times of regions add nearly and so do their losses (arXiv 2505.13060): an integer programme over
 them finds the fastest mixture that loses no more than the budget allows. What the whole plan lost
 tells how much the sum of single losses is in the budget's measure; each mixture that was measured
-tells it again, nearer to the limit. Mixtures known to keep or to fail the budget are its bounds.
+tells it again, nearer to the limit.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ortune.regions.programme import Choice, solve
 from ortune.regions.survey import RegionCost, Survey
 from ortune.search.expectation.candidates import REGIONS, Candidate
 from ortune.search.expectation.expectations import Expectations, Expected
+from ortune.search.expectation.losses import LossCurve, curves
 from ortune.search.expectation.strain import lost
 from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
@@ -49,7 +50,7 @@ class Mixture:
         left: Regions in float.
         ratio: Of its latency to the original's.
         lost: Over what may be lost.
-        corrected: By what the summed costs were multiplied to get there.
+        corrected: By what its summed costs were multiplied to get there.
         first: No mixture of the survey was measured before it.
     """
 
@@ -84,7 +85,7 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class Known:
+class Mixing:
     """What a survey and the trials of its plan and mixtures tell.
 
     Attributes:
@@ -98,7 +99,7 @@ class Known:
     mixtures: Sequence[Trial] = field(default=())
 
     @classmethod
-    def of(cls, survey: Survey, view: View) -> Known | None:
+    def of(cls, survey: Survey, view: View) -> Mixing | None:
         """Return it where the plan was timed and scored; None where nothing can follow."""
         whole = view.find(survey.plan)
         if whole is None or view.budget is None or survey.error:
@@ -108,15 +109,16 @@ class Known:
         found = [t for t in view.trials if t.part == "search" and _mixes(survey, t)]
         return cls(survey, view.budget, whole, found)
 
-    def before(self, trial: Trial) -> Known:
+    def before(self, trial: Trial) -> Mixing:
         """Return what was known when one of its mixtures was proposed."""
         at = self.mixtures.index(trial)
-        return Known(self.survey, self.budget, self.whole, self.mixtures[:at])
+        return Mixing(self.survey, self.budget, self.whole, self.mixtures[:at])
 
     def expected(self, trial: Trial) -> Mixture:
         """Return what was expected of one of its mixtures when it was proposed."""
-        left = left_in_float(self.survey, trial.plan.recipe) or frozenset()
-        return self.before(trial)._mixture(left, trial.plan)
+        left, before = _left(self.survey, trial), self.before(trial)
+        by = next((curve for curve, found in before._found if found == left), None)
+        return before._mixture(left, by or next(iter(before._curves), None), trial.plan)
 
     def lost(self, trial: Trial) -> float | None:
         """Return what a trial lost over what it may; None where it was not scored."""
@@ -124,29 +126,43 @@ class Known:
 
     def next(self) -> Mixture | None:
         """Return the mixture to try now; None where there is none worth it."""
-        if len(self.mixtures) >= MOST or not math.isfinite(self._correction):
+        if len(self.mixtures) >= MOST:
             return None
-        found = solve(self._choices, (), self._room)
-        if found is None:
-            return None
-        left = frozenset({*found.of(_FLOAT), *self._unmeasured})
-        tried = {left_in_float(self.survey, t.plan.recipe) for t in self.mixtures}
-        if not left or left in tried or not found.of(_OWN):
-            return None
-        made = self._mixture(left)
-        best = min((ratio for ratio, _ in self._kept), default=math.inf)
-        return made if made.ratio < _LEAST_GAIN * best else None
+        tried = {_left(self.survey, t) for t in self.mixtures}
+        best = min((t.ratio.value for t in self._kept if t.ratio), default=math.inf)
+        for curve, left in self._found:
+            made = self._mixture(left, curve)
+            if left not in tried and made.ratio < _LEAST_GAIN * best:
+                return made
+        return None
+
+    @cached_property
+    def _found(self) -> Sequence[tuple[LossCurve | None, frozenset[str]]]:
+        """Return which regions are best left in float by each curve, where some are, not all."""
+        # Where no region costs anything, and the plan keeps the budget, all is allowed.
+        free: list[LossCurve | None] = [None] if self._kept and not self._curves else []
+        found = []
+        for curve in [*self._curves, *free]:
+            room = math.inf if curve is None else curve.room(_AIM)
+            solution = solve(self._choices, (), room)
+            if solution is not None and solution.of(_OWN):
+                left = frozenset({*solution.of(_FLOAT), *self._unmeasured})
+                found += [(curve, left)] if left else []
+        return found
 
     # --- time -------------------------------------------------------------------------------
 
-    def _mixture(self, left: frozenset[str], plan: Plan | None = None) -> Mixture:
+    def _mixture(
+        self, left: frozenset[str], curve: LossCurve | None, plan: Plan | None = None
+    ) -> Mixture:
         named = tuple(r.region for r in self.survey.regions if r.region in left)
         if plan is None:
             plan = Plan(mixed(self.survey, named), self.survey.plan.backend)
         summed = self._summed(left)
-        factor = self._correction
+        gone = curve.at(summed) if curve else 0.0
+        factor = gone / summed if summed else 1.0
         return Mixture(
-            *(self.survey, plan, named, self._ratio(left), factor * summed, factor),
+            *(self.survey, plan, named, self._ratio(left), gone, factor),
             first=not self.mixtures,
         )
 
@@ -165,8 +181,7 @@ class Known:
         """Return what the last mixture lost in time over what its regions were to lose."""
         assert self.whole.ratio is not None
         for trial in reversed(self.mixtures):
-            left = left_in_float(self.survey, trial.plan.recipe) or frozenset()
-            back = self._given_back(left)
+            back = self._given_back(_left(self.survey, trial))
             if trial.ratio is not None and back > _TINY:
                 found = (trial.ratio.value - self.whole.ratio.value) / back
                 return min(4.0, max(0.25, found))
@@ -193,62 +208,25 @@ class Known:
         return math.fsum(one.cost for one in taken if one.measured)
 
     @cached_property
-    def _points(self) -> Sequence[tuple[float, float]]:
-        """Return summed single costs, and what was lost with them over what may be lost."""
-        found = [(self._summed(frozenset()), self._lost(self.whole))]
-        for trial in self.mixtures:
-            if _scored(trial):
-                left = left_in_float(self.survey, trial.plan.recipe) or frozenset()
-                found.append((self._summed(left), self._lost(trial)))
-        return [one for one in found if one[0] > 0 and 0 < one[1] < math.inf]
-
-    @cached_property
-    def _correction(self) -> float:
-        """Return the factor of summed costs, by the nearest of what was measured.
-
-        Before the first mixture that is the whole plan or, where what may be lost is nearer to
-        nothing, single regions: `whole_cost` is in their unit. 0 where nothing is lost, NaN where
-        nothing is known.
-        """
-        if not self._points:
-            return 0.0 if self._kept else math.nan
-        summed, gone = min(self._points, key=lambda point: abs(math.log(point[1])))
-        alone = self.survey.whole_cost
-        if not self.mixtures and gone > 2 and 0 < alone < math.inf:
-            return gone / alone
-        return gone / summed
-
-    @cached_property
-    def _room(self) -> float:
-        """Return the summed single costs to solve for, between those known to keep and to fail."""
-        if not self._correction:
-            return math.inf
-        aim = _AIM / self._correction
-        kept = max((one for one, gone in self._points if gone <= 1), default=0.0)
-        fails = min((one for one, gone in self._points if gone > 1), default=math.inf)
-        if kept >= fails:  # single costs do not order them: trust the failure
-            kept = 0.0
-        if fails == math.inf:
-            return max(aim, kept)
-        return aim if kept < aim < fails else (kept + fails) / 2
-
-    @cached_property
-    def _kept(self) -> Sequence[tuple[float, Trial]]:
-        """Return ratio and trial of what keeps the budget: the plan itself, and mixtures."""
-        return [
-            (t.ratio.value, t)
-            for t in (self.whole, *self.mixtures)
-            if t.ratio is not None and _scored(t) and t.status is not Status.FAILS
+    def _curves(self) -> Sequence[LossCurve]:
+        points = [
+            (self._summed(_left(self.survey, trial)), gone)
+            for trial in (self.whole, *self.mixtures)
+            if _scored(trial) and (gone := self.lost(trial)) is not None
         ]
+        return curves(points, self.survey.whole_cost, bool(self._unmeasured))
 
-    def _lost(self, trial: Trial) -> float:
-        return math.nan if trial.score is None else lost(trial.score, self.budget)
+    @cached_property
+    def _kept(self) -> Sequence[Trial]:
+        """Return what keeps the budget of the plan itself and its mixtures."""
+        found = (t for t in (self.whole, *self.mixtures) if t.ratio is not None and _scored(t))
+        return [t for t in found if t.status is not Status.FAILS]
 
 
 def mixtures(view: View) -> Iterator[Mixture]:
     """Yield of every survey the mixture to try next."""
     for survey in view.surveys:
-        known = Known.of(survey, view)
+        known = Mixing.of(survey, view)
         found = None if known is None else known.next()
         if found is not None and not view.tried(found.plan):
             yield found
@@ -268,6 +246,10 @@ def _mixes(survey: Survey, trial: Trial) -> bool:
     if trial.plan.backend != survey.plan.backend:
         return False
     return bool(left_in_float(survey, trial.plan.recipe))
+
+
+def _left(survey: Survey, trial: Trial) -> frozenset[str]:
+    return left_in_float(survey, trial.plan.recipe) or frozenset()
 
 
 def _scored(trial: Trial) -> bool:

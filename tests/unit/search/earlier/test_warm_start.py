@@ -98,7 +98,7 @@ def test_a_run_begun_without_regions_goes_on_without(
     study: Study, began: bool, asked: bool
 ) -> None:
     write_header(Path(study.root), replace(study.header, by_region=began))
-    found = begun(replace(context(study), by_region=asked), None, silent)
+    found = begun(context(study), None, silent, by_region=asked)
     assert found.by_region is (began and asked)
 
 

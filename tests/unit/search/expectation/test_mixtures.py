@@ -18,7 +18,7 @@ from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.recipe.space import Space, Target
 from ortune.regions.mixing import mixed
 from ortune.regions.survey import RegionCost, Survey
-from ortune.search.expectation.mixtures import MOST, Known, Mixture, mixtures
+from ortune.search.expectation.mixtures import MOST, Mixing, Mixture, mixtures
 from ortune.search.expectation.surveying import longest_s, surveys
 from ortune.search.policy import View
 from ortune.workloads.latency import Latency
@@ -86,10 +86,10 @@ def test_far_from_the_limit_single_losses_count() -> None:
     made = survey(
         region("a", 0.3, 0.02), region("b", 0.05, 0.2), region("c", 0.05, 0.3), whole=0.8
     )
-    far, near = first(made, trial(WHOLE, 0.4, 16.0)), first(made, trial(WHOLE, 0.4, 1.6))
+    far, near = first(made, trial(WHOLE, 0.4, 8.0)), first(made, trial(WHOLE, 0.4, 1.6))
     assert far is not None
     assert near is not None
-    assert far.corrected == pytest.approx(20.0)
+    assert far.corrected == pytest.approx(10.0)
     assert near.corrected == pytest.approx(4.0)
 
 
@@ -184,7 +184,7 @@ def test_it_ends_after_a_few_and_where_nothing_is_gained() -> None:
         tried.append(of_mixture(MANY, found.left, found.ratio, 0.2))
         assert len(tried) <= MOST + 1
     assert len(tried) > 2
-    every = Known.of(MANY, view(MANY, *tried))
+    every = Mixing.of(MANY, view(MANY, *tried))
     assert every is not None
     assert [every.expected(t).left for t in every.mixtures]
     first_of = every.expected(every.mixtures[0])
