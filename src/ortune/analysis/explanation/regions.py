@@ -92,7 +92,7 @@ def mixture(
     steps, line = trial.plan.recipe.steps, tried.get(trial.key)
     own = takes(steps[at])
     known = [one for one in survey.regions if not one.error and not unchanged(one)]
-    back = [one for one in known if not all(map(own, one.nodes))]
+    back = [one for one in known if not all(map(own, one.layers or one.nodes))]
     if not back:
         return None
     kept = [one for one in known if one not in back]
@@ -119,7 +119,11 @@ def _instead(
     for one in back:
         for step, may in others:
             decides = isinstance(step, Quantizer) and role(step) not in PREPARES
-            if decides and getattr(step, "include", None) and any(map(may, one.nodes)):
+            if (
+                decides
+                and getattr(step, "include", None)
+                and any(map(may, one.layers or one.nodes))
+            ):
                 yield one.region, str(bare(step))
                 break
 
@@ -160,7 +164,7 @@ def told(
 
 def _in_winner(one: RegionCost, built: Mapping[str, str]) -> str:
     """Return the precision of a region's main node in the winner's file, else of its layers."""
-    found = (named(built, name) for name in (one.region, *one.nodes))
+    found = (named(built, name) for name in (one.region, *one.layers, *one.nodes))
     return next(filter(None, found), "")
 
 
