@@ -60,9 +60,22 @@ def test_regions_of_a_real_model(
         assert region["error"] or gain["low"] <= gain["value"] <= gain["high"]
     assert sum(region["saved"] for region in found["regions"]) > 0.6 * 1.2e6
     assert found["whole_cost"] is not None
+    assert "time saved" in capsys.readouterr().out
     assert (found["precision"], found["by"]) == ("int8-static(head=true)", "region")
     assert plot.read_text().startswith("<svg")
-    assert "time saved" in capsys.readouterr().out
+    applied = [
+        "apply",
+        model,
+        "int8-static(head=true)",
+        "--data",
+        data,
+        "-o",
+        f"{tmp_path}/o.onnx",
+    ]
+    costs = sorted(region["accuracy_cost"]["value"] or 0.0 for region in found["regions"])
+    median = str(max(0.0, costs[len(costs) // 2]))
+    assert main([*applied, "--exclude-from", str(out), "--threshold", median]) == 0
+    assert "excluded" in capsys.readouterr().out
     if found["finished"] == "done":
         assert [path.suffix for path in cache.iterdir()] == [".json"]
         assert main([*words, "--json", str(out)]) == 0
