@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 import pytest
+from tests.unit.analysis.sensitivity.test_result import found
 
 from ortune.conversion.exclusions import leave_out, literally, sensitive
 from ortune.core.errors import BadData, BadSettings
@@ -15,7 +16,6 @@ from ortune.core.result import as_json
 from ortune.quantization.node_filter import chosen
 from ortune.quantizers.int8_static import Int8Static
 from ortune.transforms.simplify import Simplify
-from tests.unit.analysis.sensitivity.test_result import found
 
 REGIONS = [
     {"pattern": "Conv+Relu", "nodes": ["a", "b[0]"], "accuracy_cost": 0.02, "time_gained": 0.1},
