@@ -11,7 +11,7 @@ from tests.unit import surveys
 from tests.unit.experiment.test_hostile_run import in_header, written
 
 from ortune.cli.main import main
-from ortune.experiment.surveys.journal import Journal
+from ortune.experiment.surveys.journal import RegionJournal
 from ortune.samples.digit_cnn import DigitCnn
 
 
@@ -137,7 +137,7 @@ def test_wrong_arguments_are_two_lines(
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     root = written(surveys.study(tmp_path))
-    Journal(root).add(surveys.SURVEY)
+    RegionJournal(root).add(surveys.SURVEY)
     return root
 
 

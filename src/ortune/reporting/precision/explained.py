@@ -189,7 +189,8 @@ def plan(one: PlanTold) -> list[Block]:
 
 
 def _left(held: Mixture) -> str:
-    text = f"It leaves {len(held.given_back)} of {held.regions} regions out: {_names(held)}."
+    every = wording.count(held.regions, "region")
+    text = f"It leaves {len(held.given_back)} of {every} out: {_names(held)}."
     if held.expected_lost is not None:
         text += (
             f" Expected loss {_figure(held.expected_lost)} of what the budget allows, measured "
