@@ -1,4 +1,4 @@
-"""Each region of a model quantized alone, ready to be run: in one switched model or by itself."""
+"""Each region of a model quantized alone, in one switched model or by itself."""
 
 from __future__ import annotations
 

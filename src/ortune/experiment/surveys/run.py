@@ -26,7 +26,7 @@ from ortune.model.io import file
 from ortune.quantization.roles import deciding
 from ortune.recipe.build import build_in
 from ortune.recipe.space import trial_key
-from ortune.regions.costs import Cost
+from ortune.regions.costs import AccuracyCost
 from ortune.regions.forms import Form, Forms, as_given, prepare
 from ortune.regions.gains import UNKNOWN, Gain
 from ortune.regions.grouping import By
@@ -150,7 +150,7 @@ class _Survey:
         )
 
 
-def _joined(form: Form, cost: Cost | None, gain: Gain) -> RegionCost:
+def _joined(form: Form, cost: AccuracyCost | None, gain: Gain) -> RegionCost:
     """Put together what is known of a region."""
     region = form.region
     error = _LATE if cost is None else cost.error or gain.error
