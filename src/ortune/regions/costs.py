@@ -51,7 +51,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Cost:
+class AccuracyCost:
     """What a region costs alone.
 
     Attributes:
@@ -64,7 +64,7 @@ class Cost:
     error: str = ""
 
 
-class Costs:
+class AccuracyRuns:
     """The forms of regions at work: one session for all that stand in the joint model.
 
     Use as a context manager; `begin` comes first.
@@ -149,11 +149,11 @@ class Costs:
                 fix="build the regions one by one",
             )
 
-    def alone(self, form: Form) -> Cost:
+    def alone(self, form: Form) -> AccuracyCost:
         """Return what a region costs with all others in float."""
         name = form.region.name
         if form.error or not form.changes:
-            return Cost(name, NONE, 0, form.error)
+            return AccuracyCost(name, NONE, 0, form.error)
         try:
             if form.switch is not None:
                 losses = self._losses(self._worker, form.switch)
@@ -163,10 +163,10 @@ class Costs:
         except WorkerFailed as error:
             if not self._worker.alive:
                 raise
-            return Cost(name, NONE, form.saved, error.failure.reason)
+            return AccuracyCost(name, NONE, form.saved, error.failure.reason)
         except OrtuneError as error:
-            return Cost(name, NONE, form.saved, error.what)
-        return Cost(name, interval(losses), form.saved)
+            return AccuracyCost(name, NONE, form.saved, error.what)
+        return AccuracyCost(name, interval(losses), form.saved)
 
     def together(self, forms: Sequence[Form]) -> Interval:
         """Return what regions cost together, all others in float.

@@ -1,4 +1,4 @@
-"""Each region of a model quantized alone, ready to be run: in one switched model or by itself."""
+"""Each region of a model quantized alone, in one switched model or by itself."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def prepare(
     edit.inline(plain)
     leaving(step, plain, every).probes(plain)  # the exact rewrites that it does first
     edit.take_notes(plain)
-    drafts = [plain.clone() for _ in found]
-    probes = [own.probes(draft) for own, draft in zip(steps, drafts, strict=True)]
-    answers = _answers(plain, [one for some in probes for one in some], material, ranges, sink)
+    probes = [probe for own in steps for probe in own.probes(plain.clone())]
+    answers = _answers(plain, probes, material, ranges, sink)
     board = Switched(plain, len(found)) if joint else None
     made: list[Form] = []
     size = weight_bytes(plain)
-    for at, (region, own, draft) in enumerate(zip(found, steps, drafts, strict=True)):
+    for at, (region, own) in enumerate(zip(found, steps, strict=True)):
         sink(Progress("quantizing regions alone", at, len(found)))
+        draft = plain.clone()
         form = _quantized(region, own, draft, answers)
         if form.changes and not form.error:
             form = Form(region, saved=size - weight_bytes(draft))

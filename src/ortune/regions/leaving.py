@@ -57,7 +57,9 @@ def alone(
         own: Layers of the region.
         others: Layers of all regions.
     """
-    return leaving(step, model, [name for name in others if name not in own])
+    found = leaving(step, model, [name for name in others if name not in own])
+    changes: dict[str, Any] = {"leave_worst": 0}  # of one region its layers would be the worst
+    return replace(found, **changes) if hasattr(found, "leave_worst") else found
 
 
 def without(steps: Sequence[Step], model: ir.Model, names: Iterable[str]) -> tuple[Step, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from tests.surveying import context
 from tests.unit.quantizing import normal
@@ -85,8 +86,8 @@ class Inside:
     @property
     def layers(self) -> int:
         """How many integer layers the model has."""
-        path = next(iter(self.job.models.values()))
-        return path.read_bytes().count(b"MatMulInteger")
+        model = onnx.load(next(iter(self.job.models.values())))
+        return sum(node.op_type == "MatMulInteger" for node in model.graph.node)
 
 
 @pytest.fixture
@@ -182,7 +183,9 @@ def test_what_the_time_does_not_suffice_for_says_so(tmp_path: Path, script: Scri
     found = surveyed(toy(tmp_path / "run", 4), script, 12.0)
     late = [region for region in found.regions if "no time" in region.error]
     assert late
-    assert all(math.isnan(region.time_gained.value) for region in late)
+    for region in late:
+        measured = (region.accuracy_cost, region.time_gained)
+        assert any(math.isnan(one.value) for one in measured)
     assert script.now < 30
 
 

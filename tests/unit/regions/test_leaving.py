@@ -48,7 +48,7 @@ def test_alone_takes_one_region_and_no_other() -> None:
 
 
 def test_a_step_without_names_is_refused() -> None:
-    step = parse(Quantizer, "fp16")
+    step = parse(Quantizer, "drop-pairs")
     with pytest.raises(Refused, match="leaves no node out by name"):
         leaving(step, transformer(1), [])
 

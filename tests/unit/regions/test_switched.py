@@ -77,5 +77,8 @@ def test_each_switch_gives_the_form_with_that_region_alone(step: Quantizer, kind
     for at, (one,) in enumerate(wanted):
         np.testing.assert_allclose(run(at), one, rtol=1e-5, atol=1e-5)
     assert any(not np.array_equal(run(at), base) for at in range(len(found)))
-    both = run(0, len(found) - 1)
-    assert np.abs(both - base).max() > 0
+    if not isinstance(step, Int8Static):  # which also rounds between its layers
+        full = plain.clone()
+        step.apply(full, observe(full, step.probes(full), [feeds]))
+        every_one = run(*range(len(found)))
+        np.testing.assert_allclose(every_one, unchecked(full, feeds, "DISABLE_ALL")[0], atol=1e-5)

@@ -17,7 +17,7 @@ from ortune.experiment.surveys.progress import Begun, SurveyProgress, Whole
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker, worker_folder
 from ortune.metrics.snr import Snr
-from ortune.regions.costs import MOST, Costs, Scored
+from ortune.regions.costs import MOST, AccuracyRuns, Scored
 from ortune.regions.forms import Forms
 
 _ORACLE = Cpu(level="basic")
@@ -69,7 +69,9 @@ class Accuracies:
         known, metric = self._known, self._context.budget.metric
         if self._context.evaluate:
             metric = Snr()
-        with Costs(forms, self._scored(), metric, self._folder, self._start, self._clock) as costs:
+        with AccuracyRuns(
+            forms, self._scored(), metric, self._folder, self._start, self._clock
+        ) as costs:
             before = known.begun.samples if known.begun is not None else 0
             costs.begin(max(0.0, until - self._clock()), before)
             if forms.switches:

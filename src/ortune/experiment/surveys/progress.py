@@ -12,7 +12,7 @@ from typing import TypeAlias
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins import codec, stored
 from ortune.core.trial import Interval
-from ortune.regions.costs import Cost
+from ortune.regions.costs import AccuracyCost
 from ortune.regions.gains import Gain
 
 FOLDER = "surveys"
@@ -52,10 +52,10 @@ class Compared:
     ratio: Interval
 
 
-Entry: TypeAlias = Begun | Cost | Whole | Compared | Gain
+Entry: TypeAlias = Begun | AccuracyCost | Whole | Compared | Gain
 _KINDS: dict[str, type[Entry]] = {
     "begun": Begun,
-    "cost": Cost,
+    "cost": AccuracyCost,
     "whole": Whole,
     "compared": Compared,
     "gain": Gain,
@@ -82,7 +82,7 @@ class SurveyProgress:
         self.begun: Begun | None = None
         self.whole: Whole | None = None
         self.compared: Compared | None = None
-        self.costs: dict[str, Cost] = {}
+        self.costs: dict[str, AccuracyCost] = {}
         self.gains: dict[str, Gain] = {}
         self.seconds = 0.0
         for line in _lines(self._path):
@@ -118,7 +118,7 @@ class SurveyProgress:
                 self.whole = entry
             case Compared():
                 self.compared = entry
-            case Cost():
+            case AccuracyCost():
                 self.costs[entry.region] = entry
             case Gain():
                 self.gains[entry.pattern] = entry

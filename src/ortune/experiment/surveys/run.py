@@ -26,9 +26,10 @@ from ortune.model.io import file
 from ortune.quantization.roles import deciding
 from ortune.recipe.build import build_in
 from ortune.recipe.space import trial_key
-from ortune.regions.costs import Cost
+from ortune.regions.costs import AccuracyCost
 from ortune.regions.forms import Form, Forms, as_given, prepare
 from ortune.regions.gains import UNKNOWN, Gain
+from ortune.regions.grouping import By
 from ortune.regions.survey import RegionCost, Survey, SurveyRequest
 
 _ACCURACY = 0.4
@@ -43,6 +44,7 @@ def survey(
     sink: Sink,
     live: Worker,
     clock: Callable[[], float] = time.monotonic,
+    by: By = "region",
 ) -> Survey:
     """Measure the regions of a plan; whatever happens to the plan is a survey.
 
@@ -52,17 +54,19 @@ def survey(
         wanted: The plan; its deciding quantizer must leave nodes out by name.
         seconds: That it may take; what does not fit is left unmeasured and says so.
         live: The original, at work.
+        by: What is taken at a time.
 
     Raises:
         BaselineFailed: The original does not run any more.
     """
     plan = wanted.plan if isinstance(wanted, SurveyRequest) else wanted
     key = trial_key(job_key(context.job), plan)
-    known = SurveyProgress(context.root, key)
+    known = SurveyProgress(context.root, key if by == "region" else f"{key}-{by}")
     began, spent = clock(), known.seconds
     try:
         with TemporaryDirectory(dir=context.root, prefix="survey-") as folder:
-            made = _Survey(context, plan, known, Path(folder), sink, began + seconds, clock)
+            until = began + seconds
+            made = _Survey(context, plan, by, known, Path(folder), sink, until, clock)
             found = made.run(live)
     except BaselineFailed as error:
         if error.worker is live:
@@ -84,6 +88,7 @@ class _Survey:
         self,
         context: Context,
         plan: Plan,
+        by: By,
         known: SurveyProgress,
         folder: Path,
         sink: Sink,
@@ -101,7 +106,7 @@ class _Survey:
         assert isinstance(step, Quantizer)
         self._context, self._plan, self._known = context, plan, known
         self._folder, self._sink, self._until, self._clock = folder, sink, until, clock
-        self._step, self._before = step, plan.recipe.steps[:at]
+        self._step, self._before, self._by = step, plan.recipe.steps[:at], by
 
     def run(self, live: Worker) -> Survey:
         """Take costs, then gains."""
@@ -139,12 +144,13 @@ class _Survey:
         return prepare(
             *(plain, self._step, self._context.materials[MAIN], self._folder),
             ranges=ranges,
+            by=self._by,
             joint=joint,
             sink=self._sink,
         )
 
 
-def _joined(form: Form, cost: Cost | None, gain: Gain) -> RegionCost:
+def _joined(form: Form, cost: AccuracyCost | None, gain: Gain) -> RegionCost:
     """Put together what is known of a region."""
     region = form.region
     error = _LATE if cost is None else cost.error or gain.error
