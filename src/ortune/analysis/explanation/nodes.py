@@ -25,7 +25,7 @@ _NEAR = 3
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownNodes:
     """The nodes that a run can be asked about.
 
     Attributes:
@@ -39,7 +39,7 @@ class Known:
     notes: tuple[str, ...] = ()
 
 
-def known(study: Study) -> Known:
+def known(study: Study) -> KnownNodes:
     """Read the nodes of the original and of the winner; a file that is gone is told."""
     notes: list[str] = []
     originals = [model for path in study.models.values() if (model := _read(Path(path), notes))]
@@ -50,7 +50,7 @@ def known(study: Study) -> Known:
     built: dict[str, str] = {}
     for model in models if artefact else originals:
         built |= precisions(model)
-    return Known(ops, built, tuple(notes))
+    return KnownNodes(ops, built, tuple(notes))
 
 
 def _read(path: Path, notes: list[str]) -> ir.Model | None:
@@ -62,7 +62,7 @@ def _read(path: Path, notes: list[str]) -> ir.Model | None:
         return None
 
 
-def told(study: Study, name: str, of: Known, surveys: Sequence[SurveyTold]) -> NodeTold:
+def told(study: Study, name: str, of: KnownNodes, surveys: Sequence[SurveyTold]) -> NodeTold:
     """Tell all that is known of a node.
 
     Raises:

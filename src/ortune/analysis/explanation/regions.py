@@ -1,4 +1,4 @@
-"""What became of surveyed regions: which plans leave them out, and what the winner has them in."""
+"""What became of surveyed regions: which plans leave them out, where the winner has them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ortune.analysis.explanation.result import GIVEN, KEPT, Mixture, RegionTold, SurveyTold
+from ortune.analysis.explanation.result import GIVEN, KEPT, MixtureTold, RegionTold, SurveyTold
 from ortune.core.step import Quantizer, Step
 from ortune.core.trial import Trial
 from ortune.model.analysis.precision import named
@@ -77,7 +77,7 @@ def mixture(
     trial: Trial,
     surveys: Sequence[Survey],
     tried: Mapping[str, MixtureTried],
-) -> Mixture | None:
+) -> MixtureTold | None:
     """Say which regions a plan leaves out of a survey's precision; None where it leaves none.
 
     Args:
@@ -97,7 +97,7 @@ def mixture(
         return None
     kept = [one for one in known if one not in back]
     others = [(step, takes(step)) for place, step in enumerate(steps) if place != at]
-    return Mixture(
+    return MixtureTold(
         survey.key,
         tuple(one.region for one in back),
         dict(_instead(back, others)),
@@ -130,7 +130,7 @@ def _instead(
 
 def told(
     survey: Survey,
-    mixtures: Mapping[int, Mixture],
+    mixtures: Mapping[int, MixtureTold],
     winner: tuple[int, bool],
     built: Mapping[str, str],
 ) -> SurveyTold:
