@@ -250,7 +250,12 @@ def node(one: NodeTold, found: Explanation) -> list[Block]:
         made.append(Heading("Plans that leave it out by name"))
         made.append(Table(("plan", "name", "of the step", "became"), rows))
     if one.taken:
-        made.append(Text(f"{others} with a step that changes precision did not name it."))
+        told = (
+            "more change precisions and do not"
+            if rows
+            else "change precisions, none leaves it out"
+        )
+        made.append(Text(f"{others} {told} by name."))
     return made
 
 
