@@ -255,7 +255,7 @@ def node(one: NodeTold, found: Explanation) -> list[Block]:
             if rows
             else "change precisions, none leaves it out"
         )
-        made.append(Text(f"{others} {told} by name."))
+        made.append(Text(f"{others} {said} by name."))
     return made
 
 
