@@ -19,6 +19,7 @@ from ortune.core.trial import Trial
 from ortune.model.analysis.precision import named, precisions
 from ortune.model.graph import edit
 from ortune.model.io import file
+from ortune.quantization.node_filter import names
 from ortune.quantization.roles import PREPARES, role
 
 _NEAR = 3
@@ -101,10 +102,12 @@ def _surveyed(surveys: Sequence[SurveyTold]) -> Iterator[str]:
 
 
 def _asked(trial: Trial, name: str) -> Iterator[tuple[str, bool]]:
-    """Yield each step that decides a precision, and whether it may take a node."""
+    """Yield each step that decides a precision and takes a node, or leaves it out by name."""
     for step in trial.plan.recipe.steps:
         if isinstance(step, Quantizer) and role(step) not in PREPARES:
-            yield str(bare(step)), takes(step)(name)
+            may = takes(step)(name)
+            if may or names(getattr(step, "exclude", ()))(name):
+                yield str(bare(step)), may
 
 
 def _notes(best: Trial) -> Iterator[str]:

@@ -250,7 +250,7 @@ def node(one: NodeTold, found: Explanation) -> list[Block]:
         made.append(Heading("Plans that leave it out by name"))
         made.append(Table(("plan", "name", "of the step", "became"), rows))
     if one.taken:
-        told = (
+        said = (
             "more change precisions and do not"
             if rows
             else "change precisions, none leaves it out"
