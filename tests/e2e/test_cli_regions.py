@@ -11,7 +11,7 @@ from tests.unit import surveys
 from tests.unit.experiment.test_hostile_run import in_header, written
 
 from ortune.cli.main import main
-from ortune.experiment.surveys.journal import Journal
+from ortune.experiment.surveys.journal import RegionJournal
 from ortune.samples.digit_cnn import DigitCnn
 
 
@@ -60,9 +60,22 @@ def test_regions_of_a_real_model(
         assert region["error"] or gain["low"] <= gain["value"] <= gain["high"]
     assert sum(region["saved"] for region in found["regions"]) > 0.6 * 1.2e6
     assert found["whole_cost"] is not None
+    assert "time saved" in capsys.readouterr().out
     assert (found["precision"], found["by"]) == ("int8-static(head=true)", "region")
     assert plot.read_text().startswith("<svg")
-    assert "time saved" in capsys.readouterr().out
+    applied = [
+        "apply",
+        model,
+        "int8-static(head=true)",
+        "--data",
+        data,
+        "-o",
+        f"{tmp_path}/o.onnx",
+    ]
+    costs = sorted(region["accuracy_cost"]["value"] or 0.0 for region in found["regions"])
+    median = str(max(0.0, costs[len(costs) // 2]))
+    assert main([*applied, "--exclude-from", str(out), "--threshold", median]) == 0
+    assert "excluded" in capsys.readouterr().out
     if found["finished"] == "done":
         assert [path.suffix for path in cache.iterdir()] == [".json"]
         assert main([*words, "--json", str(out)]) == 0
@@ -124,7 +137,7 @@ def test_wrong_arguments_are_two_lines(
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     root = written(surveys.study(tmp_path))
-    Journal(root).add(surveys.SURVEY)
+    RegionJournal(root).add(surveys.SURVEY)
     return root
 
 

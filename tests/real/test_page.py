@@ -15,7 +15,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.step import Recipe
 from ortune.core.study import Study
 from ortune.core.trial import Block, Burst, Interval, Pair, Plan
-from ortune.experiment.surveys.journal import Journal
+from ortune.experiment.surveys.journal import RegionJournal
 from ortune.regions.survey import Survey
 from ortune.reporting import profile_page
 from ortune.reporting.python.sensitivity import draw
@@ -68,7 +68,7 @@ def run(folder: Path) -> Study:
     files.write(replace(profile(), model=made.models[""]), Path(made.root) / "before")
     built = Path(made.root) / str(best.artefact) / "toy.onnx"
     files.write(replace(ACTING, model=str(built)), Path(made.root) / "after")
-    Journal(Path(made.root)).add(surveyed())
+    RegionJournal(Path(made.root)).add(surveyed())
     return studies.changed(replace(made, trials=trials), advice=("pin the clock",))
 
 

@@ -45,7 +45,10 @@ def leave_out(
 
 
 def sensitive(file: Path, threshold: float) -> tuple[str, ...]:
-    """Return the nodes of all regions that cost more accuracy than the threshold.
+    """Return the layers of all regions that cost more accuracy than the threshold.
+
+    Of a region without `layers` those are all its nodes. One with an `error` and no cost was not
+    measured, which says nothing against it.
 
     Raises:
         BadData: The file is not there, no JSON, or not of this form.
@@ -61,6 +64,8 @@ def sensitive(file: Path, threshold: float) -> tuple[str, ...]:
         raise BadData(f"{file} holds no list of regions", fix=_FIX)
     found: dict[str, None] = {}
     for index, region in enumerate(regions):
+        if _unmeasured(region):
+            continue
         cost, nodes = _region(region, f"{file}: region {index}")
         if cost > threshold:
             found |= dict.fromkeys(nodes)
@@ -72,10 +77,19 @@ def _without(step: Step, patterns: Sequence[str]) -> Step:
     return codec.build(type(step), fields | {"exclude": (*fields["exclude"], *patterns)})
 
 
+def _unmeasured(region: object) -> bool:
+    """Whether `ortune sensitivity` could not measure a region."""
+    return (
+        isinstance(region, dict)
+        and bool(region.get("error"))
+        and not list(_costs(region.get("accuracy_cost")))
+    )
+
+
 def _region(region: object, where: str) -> tuple[float, list[str]]:
     if not isinstance(region, dict):
         raise BadData(f"{where} is not a region", fix=_FIX)
-    nodes = region.get("nodes")
+    nodes = region.get("layers") or region.get("nodes")
     if not isinstance(nodes, list) or not all(isinstance(name, str) for name in nodes):
         raise BadData(f"{where} has no list of node names `nodes`", fix=_FIX)
     given = next((region[key] for key in _COSTS if key in region), None)

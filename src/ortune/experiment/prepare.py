@@ -73,15 +73,14 @@ def prepare(
     found, deadlines, timeout_s = _judged(request, root, fed, chosen, header, sink)
     _keep_preprocess(request, root)
     fed = found.feeding.altered(request, root / "data" / "altered", sink)
-    derived = [f"budget {found.budget} ({found.rule})"] if found.rule else []
-    for text in filter(None, (*derived, found.outlook)):
+    derived = f"budget {found.budget} ({found.rule})" if found.rule else ""
+    for text in filter(None, (derived, found.outlook)):
         sink(Note(text))
     job = replace(_job(request, on, fed, found), wanted=wanted)
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
     about = Header(job, whole, command, paths, found.division, policy, found.outlook)
-    known = replace(about, by_operator=found.by_operator, by_region=by_region)
-    _claim(root, header, known)
+    _claim(root, header, replace(about, by_operator=found.by_operator, by_region=by_region))
     return Context(
         root=root,
         job=job,

@@ -1,4 +1,4 @@
-"""Everything there is: all plans, rescues and regions of what fails, settings of the fastest."""
+"""Everything there is: all plans, rescues and regions of what fails, settings of the best."""
 
 from __future__ import annotations
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
 import pytest
+from tests.unit.analysis.sensitivity.test_result import found
 
 from ortune.conversion.exclusions import leave_out, literally, sensitive
 from ortune.core.errors import BadData, BadSettings
+from ortune.core.result import as_json
 from ortune.quantization.node_filter import chosen
 from ortune.quantizers.int8_static import Int8Static
 from ortune.transforms.simplify import Simplify
@@ -31,6 +34,17 @@ def written(folder: Path, data: object) -> Path:
 @pytest.mark.parametrize("whole", [REGIONS, {"ortune": "1", "regions": REGIONS}])
 def test_nodes_above_the_threshold(tmp_path: Path, whole: object) -> None:
     assert sensitive(written(tmp_path, whole), 0.01) == ("a", "b[0]", "d")
+
+
+def test_what_sensitivity_writes_is_read_by_its_layers(tmp_path: Path) -> None:
+    regions = found().regions
+    layered = [replace(one, layers=(one.region,)) for one in regions]
+    file = tmp_path / "sensitivity.json"
+    file.write_text(as_json(found(regions=regions).result()))
+    assert sensitive(file, 0.05) == ("fragile", "fragile_relu")
+    file.write_text(as_json(found(regions=tuple(layered)).result()))
+    assert sensitive(file, 0.05) == ("fragile",)
+    assert sensitive(file, 0.005) == ("slow", "fragile")
 
 
 def test_steps_get_the_nodes_beside_their_own(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ortune.analysis.explanation import nodes, plans, regions
 from ortune.analysis.explanation.requests import Explain
-from ortune.analysis.explanation.result import Change, Explanation, Mixture, SurveyTold
+from ortune.analysis.explanation.result import ChangeTold, Explanation, MixtureTold, SurveyTold
 from ortune.core import wording
 from ortune.core.acceptance import Outcome
 from ortune.core.errors import BadData
@@ -65,7 +65,7 @@ def explained(
     }
     numbered = plans.records(study, mixtures)
     asked = () if plan is None else plans.meant(numbered, plan)
-    models = nodes.known(study) if surveys or node is not None else nodes.Known({}, {})
+    models = nodes.known(study) if surveys or node is not None else nodes.KnownNodes({}, {})
     told = tuple(_surveys(study, surveys, mixtures, models.built))
     best = study.best
     return Explanation(
@@ -89,7 +89,7 @@ def explained(
 def _surveys(
     study: Study,
     surveys: Sequence[Survey],
-    mixtures: Mapping[int, Mixture],
+    mixtures: Mapping[int, MixtureTold],
     built: Mapping[str, str],
 ) -> Iterator[SurveyTold]:
     keys = [trial.key for trial in wording.latest(study)]
@@ -100,11 +100,11 @@ def _surveys(
         yield regions.told(survey, mixtures, (number, own), built)
 
 
-def _way(study: Study) -> Iterator[Change]:
+def _way(study: Study) -> Iterator[ChangeTold]:
     """Yield what each kind of change brought, with the reason why it was tried."""
     numbers = {trial.key: number for number, trial in enumerate(wording.latest(study))}
     for stage in study.history:
         trial = study.find(stage.key)
         if trial is not None:
             why = wording.searched(study, trial).proposed
-            yield Change(stage.name, numbers[trial.key], trial.ratio, why)
+            yield ChangeTold(stage.name, numbers[trial.key], trial.ratio, why)

@@ -19,13 +19,14 @@ from ortune.core.trial import Trial
 from ortune.model.analysis.precision import named, precisions
 from ortune.model.graph import edit
 from ortune.model.io import file
+from ortune.quantization.node_filter import names
 from ortune.quantization.roles import PREPARES, role
 
 _NEAR = 3
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownNodes:
     """The nodes that a run can be asked about.
 
     Attributes:
@@ -39,7 +40,7 @@ class Known:
     notes: tuple[str, ...] = ()
 
 
-def known(study: Study) -> Known:
+def known(study: Study) -> KnownNodes:
     """Read the nodes of the original and of the winner; a file that is gone is told."""
     notes: list[str] = []
     originals = [model for path in study.models.values() if (model := _read(Path(path), notes))]
@@ -50,7 +51,7 @@ def known(study: Study) -> Known:
     built: dict[str, str] = {}
     for model in models if artefact else originals:
         built |= precisions(model)
-    return Known(ops, built, tuple(notes))
+    return KnownNodes(ops, built, tuple(notes))
 
 
 def _read(path: Path, notes: list[str]) -> ir.Model | None:
@@ -62,7 +63,7 @@ def _read(path: Path, notes: list[str]) -> ir.Model | None:
         return None
 
 
-def told(study: Study, name: str, of: Known, surveys: Sequence[SurveyTold]) -> NodeTold:
+def told(study: Study, name: str, of: KnownNodes, surveys: Sequence[SurveyTold]) -> NodeTold:
     """Tell all that is known of a node.
 
     Raises:
@@ -101,10 +102,12 @@ def _surveyed(surveys: Sequence[SurveyTold]) -> Iterator[str]:
 
 
 def _asked(trial: Trial, name: str) -> Iterator[tuple[str, bool]]:
-    """Yield each step that decides a precision, and whether it may take a node."""
+    """Yield each step that decides a precision and takes a node, or leaves it out by name."""
     for step in trial.plan.recipe.steps:
         if isinstance(step, Quantizer) and role(step) not in PREPARES:
-            yield str(bare(step)), takes(step)(name)
+            may = takes(step)(name)
+            if may or names(getattr(step, "exclude", ()))(name):
+                yield str(bare(step)), may
 
 
 def _notes(best: Trial) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
-from ortune.analysis.explanation.result import Attempted, Mixture, PlanTold
+from ortune.analysis.explanation.result import Attempted, MixtureTold, PlanTold
 from ortune.core import wording
 from ortune.core.acceptance import outcome
 from ortune.core.errors import BadSettings
@@ -15,7 +15,7 @@ from ortune.core.trial import Trial
 _SHORTEST, _NEAR = 4, 3
 
 
-def records(study: Study, mixtures: Mapping[int, Mixture]) -> tuple[PlanTold, ...]:
+def records(study: Study, mixtures: Mapping[int, MixtureTold]) -> tuple[PlanTold, ...]:
     """Return the record of every plan that was tried, numbered in order, the original first."""
     best = study.best.key
     made = []

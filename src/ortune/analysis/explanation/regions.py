@@ -1,4 +1,4 @@
-"""What became of surveyed regions: which plans leave them out, and what the winner has them in."""
+"""What became of surveyed regions: which plans leave them out, where the winner has them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ortune.analysis.explanation.result import GIVEN, KEPT, Mixture, RegionTold, SurveyTold
+from ortune.analysis.explanation.result import GIVEN, KEPT, MixtureTold, RegionTold, SurveyTold
 from ortune.core.step import Quantizer, Step
 from ortune.core.trial import Trial
 from ortune.model.analysis.precision import named
@@ -77,7 +77,7 @@ def mixture(
     trial: Trial,
     surveys: Sequence[Survey],
     tried: Mapping[str, MixtureTried],
-) -> Mixture | None:
+) -> MixtureTold | None:
     """Say which regions a plan leaves out of a survey's precision; None where it leaves none.
 
     Args:
@@ -92,12 +92,12 @@ def mixture(
     steps, line = trial.plan.recipe.steps, tried.get(trial.key)
     own = takes(steps[at])
     known = [one for one in survey.regions if not one.error and not unchanged(one)]
-    back = [one for one in known if not all(map(own, one.nodes))]
+    back = [one for one in known if not all(map(own, one.layers or one.nodes))]
     if not back:
         return None
     kept = [one for one in known if one not in back]
     others = [(step, takes(step)) for place, step in enumerate(steps) if place != at]
-    return Mixture(
+    return MixtureTold(
         survey.key,
         tuple(one.region for one in back),
         dict(_instead(back, others)),
@@ -119,14 +119,18 @@ def _instead(
     for one in back:
         for step, may in others:
             decides = isinstance(step, Quantizer) and role(step) not in PREPARES
-            if decides and getattr(step, "include", None) and any(map(may, one.nodes)):
+            if (
+                decides
+                and getattr(step, "include", None)
+                and any(map(may, one.layers or one.nodes))
+            ):
                 yield one.region, str(bare(step))
                 break
 
 
 def told(
     survey: Survey,
-    mixtures: Mapping[int, Mixture],
+    mixtures: Mapping[int, MixtureTold],
     winner: tuple[int, bool],
     built: Mapping[str, str],
 ) -> SurveyTold:
@@ -160,7 +164,7 @@ def told(
 
 def _in_winner(one: RegionCost, built: Mapping[str, str]) -> str:
     """Return the precision of a region's main node in the winner's file, else of its layers."""
-    found = (named(built, name) for name in (one.region, *one.nodes))
+    found = (named(built, name) for name in (one.region, *one.layers, *one.nodes))
     return next(filter(None, found), "")
 
 

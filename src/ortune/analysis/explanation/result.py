@@ -38,7 +38,7 @@ class Attempted:
 
 
 @dataclass(frozen=True)
-class Mixture:
+class MixtureTold:
     """A plan that leaves some regions of a surveyed plan in another precision.
 
     Attributes:
@@ -106,7 +106,7 @@ class PlanTold:
     size: int | None
     trials: tuple[Attempted, ...]
     winner: bool
-    mixture: Mixture | None = None
+    mixture: MixtureTold | None = None
     error: str | None = None
     reproduce: str | None = None
 
@@ -189,7 +189,7 @@ class NodeTold:
 
 
 @dataclass(frozen=True)
-class Change:
+class ChangeTold:
     """One row of the way from the original to the winner.
 
     Attributes:
@@ -232,7 +232,7 @@ class Explanation(TableResult):
     accuracy: str
     budget: str
     finished: str
-    way: tuple[Change, ...]
+    way: tuple[ChangeTold, ...]
     plans: tuple[PlanTold, ...]
     untried: int
     left_out: tuple[Untried, ...]

@@ -26,6 +26,7 @@ from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import read_header
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import ExperimentRequest
+from ortune.experiment.surveys.progress import SurveyProgress
 from ortune.experiment.surveys.run import survey
 from ortune.measurement.capabilities import demand
 from ortune.measurement.process import WorkerFailed
@@ -150,7 +151,8 @@ def _result(
     asked: SensitivityRequest, context: Context, plan: Plan, found: Survey, notes: Sequence[str]
 ) -> Sensitivity:
     late = [one for one in found.regions if one.error.startswith(LATE)]
-    part = context.parts["search"]
+    name = found.key if asked.by == "region" else f"{found.key}-{asked.by}"
+    begun = SurveyProgress(context.root, name).begun
     at = deciding(plan.recipe.steps)
     assert at is not None
     return Sensitivity(
@@ -163,7 +165,7 @@ def _result(
         budget=str(context.budget),
         budget_rule=context.job.budget_rule,
         unit=found.unit,
-        samples=len(part.indices),
+        samples=begun.samples if begun is not None else 0,
         regions=ordered([one for one in found.regions if one not in late or known(one)]),
         whole_cost=found.whole_cost,
         not_reached=tuple(one.region for one in late),

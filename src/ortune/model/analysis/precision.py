@@ -24,6 +24,8 @@ _INTEGER = frozenset(
     }
 )
 """Operators that take integers themselves."""
+_WEIGHTS = "{} weights"
+"""Of a node that computes in float, as its file says it."""
 _BLOCKS = frozenset({"MatMulNBits", "GatherBlockQuantized"})
 """Operators on integer weights in blocks, beside float activations."""
 
@@ -59,12 +61,12 @@ def _precision(node: ir.Node) -> str:
     if node.op_type in _INTEGER:
         return "int8"
     if node.op_type in _BLOCKS:
-        return f"int{edit.attribute(node, 'bits', 4)} weights"
+        return _WEIGHTS.format(f"int{edit.attribute(node, 'bits', 4)}")
     rounded = [value for value in node.inputs if qdq.is_integer(value)]
     width = next((f"int{_bits(value)}" for value in rounded), "")
     if any(map(qdq.is_rounded, rounded)):
         return width
-    return f"{width} weights" if width else _float(node)
+    return _WEIGHTS.format(width) if width else _float(node)
 
 
 def _bits(value: ir.Value | None) -> int:

@@ -1,1 +1,1 @@
-"""Precision by region, as blocks and as a picture: what was surveyed, what a search made of it."""
+"""Precision by region in blocks and pictures: what was measured, what a search made of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from ortune.analysis.explanation.result import Explanation, Mixture, NodeTold, PlanTold
+from ortune.analysis.explanation.result import Explanation, MixtureTold, NodeTold, PlanTold
 from ortune.core import wording
 from ortune.core.section import Block, Heading, Table, Text
 from ortune.core.trial import Interval
@@ -107,7 +107,7 @@ def _mixtures(found: Explanation) -> Iterator[Block]:
     yield Table((*head, "measured [99 %]", "became"), rows, marks)
 
 
-def _mixed(one: PlanTold, held: Mixture) -> tuple[str, ...]:
+def _mixed(one: PlanTold, held: MixtureTold) -> tuple[str, ...]:
     return (
         str(one.number),
         f"{len(held.given_back)} of {held.regions}: {_names(held)}",
@@ -119,7 +119,7 @@ def _mixed(one: PlanTold, held: Mixture) -> tuple[str, ...]:
     )
 
 
-def _names(held: Mixture) -> str:
+def _names(held: MixtureTold) -> str:
     """Name the regions that are left out, those that another step takes with it."""
     return ", ".join(
         f"{name} ({held.instead[name]})" if name in held.instead else name
@@ -188,8 +188,9 @@ def plan(one: PlanTold) -> list[Block]:
     return blocks
 
 
-def _left(held: Mixture) -> str:
-    text = f"It leaves {len(held.given_back)} of {held.regions} regions out: {_names(held)}."
+def _left(held: MixtureTold) -> str:
+    every = wording.count(held.regions, "region")
+    text = f"It leaves {len(held.given_back)} of {every} out: {_names(held)}."
     if held.expected_lost is not None:
         text += (
             f" Expected loss {_figure(held.expected_lost)} of what the budget allows, measured "
@@ -249,7 +250,12 @@ def node(one: NodeTold, found: Explanation) -> list[Block]:
         made.append(Heading("Plans that leave it out by name"))
         made.append(Table(("plan", "name", "of the step", "became"), rows))
     if one.taken:
-        made.append(Text(f"{others} with a step that changes precision did not name it."))
+        said = (
+            "more change precisions and do not"
+            if rows
+            else "change precisions, none leaves it out"
+        )
+        made.append(Text(f"{others} {said} by name."))
     return made
 
 

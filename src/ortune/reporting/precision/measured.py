@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from ortune.analysis.explanation.regions import unchanged
 from ortune.analysis.sensitivity.result import Sensitivity, worth
 from ortune.core.section import Block, Heading, Scatter, Table, Text
 from ortune.core.wording import count
@@ -71,6 +72,8 @@ def _figures(group: Sequence[RegionCost]) -> tuple[str, str, str]:
     first = group[0]
     if first.error:
         return regions.cost(group), "-", first.error
+    if unchanged(first):
+        return "-", "-", "left in float by the step itself"
     ratios = sorted(worth(one) for one in group)
     each = dict.fromkeys(_ratio(value / 100) for value in (ratios[0], ratios[-1]))
     return regions.cost(group), regions.gain(group), " to ".join(each)
@@ -101,5 +104,4 @@ def _ending(found: Sensitivity) -> list[Block]:
         rest = f" and {count(more, 'other')}" if more > 0 else ""
         text = f"Not reached, for lack of time: {names}{rest}. Give more --time."
         made.append(Text(text, "warn"))
-    made += [Text(f"note: {text}") for text in found.notes]
     return made

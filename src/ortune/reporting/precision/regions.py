@@ -1,4 +1,4 @@
-"""Precision by region: what each region costs and brings, drawn and as rows, alike ones in one."""
+"""Precision by region: what each costs and brings, as a picture and as rows, alike in one."""
 
 from __future__ import annotations
 

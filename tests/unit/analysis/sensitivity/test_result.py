@@ -118,7 +118,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(
     ("metric", "budget"),
-    [("top1", "top1>=base"), ("max-error", "max-error<=base"), ("pkg.mod:fn", "pkg.mod:fn>=base")],
+    [("top1", "top1>=base"), ("max-error", "max-error<=base"), ("cosine", "cosine>=base")],
 )
 def test_a_metric_is_read_as_a_budget(metric: str, budget: str) -> None:
     assert budget_of(metric) == budget

@@ -20,7 +20,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.section import Scatter, Table
 from ortune.core.study import Study
 from ortune.core.trial import Interval
-from ortune.experiment.surveys.journal import Journal
+from ortune.experiment.surveys.journal import RegionJournal
 from ortune.reporting.beside import whole
 from ortune.reporting.blocks import Part
 from ortune.reporting.html import page, render
@@ -70,6 +70,11 @@ def test_what_was_not_reached_is_named() -> None:
     assert "kept from an earlier call" in shown(measured.parts(found(kept=True)))
 
 
+def test_what_the_step_leaves_itself_is_said() -> None:
+    rows = table(measured.parts(found(regions=(surveys.cost("head", 0.0, 0.0),)))).rows
+    assert rows[0][-1] == "left in float by the step itself"
+
+
 @pytest.mark.parametrize(("by", "said"), [("node", "5 nodes"), ("op", "5 operators")])
 def test_what_was_taken_at_a_time_is_said(by: str, said: str) -> None:
     assert said in shown(measured.parts(found(by=by)))
@@ -104,7 +109,7 @@ def test_a_plan_is_told_whole(study: Study) -> None:
 def test_a_report_draws_what_the_journal_has(study: Study) -> None:
     root = written(study)
     assert not any(part.name.startswith("precision") for part in whole(study))
-    Journal(root).add(replace(surveys.SURVEY, regions=(*surveys.REGIONS, LONG)))
+    RegionJournal(root).add(replace(surveys.SURVEY, regions=(*surveys.REGIONS, LONG)))
     part = next(part for part in whole(study) if part.name == "precision-1")
     assert any(isinstance(block, Scatter) for block in part.blocks)
     text = render(study)
