@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,11 @@ from tests.unit import studies
 from tests.unit.experiment.scripted import EDITS, FINAL, LOSSY, SEARCH, Script, Scripted, scripted
 
 from ortune.backends.cpu import Cpu
-from ortune.core.acceptance import Outcome, outcome
+from ortune.core.acceptance import Goal, Outcome, outcome
 from ortune.core.errors import BadData, OrtuneError
-from ortune.core.event import Event, Note, Timing, TrialDone, TrialStarted
+from ortune.core.event import Event, Note, Timing, TrialDone, TrialStarted, silent
 from ortune.core.step import AS_IS
-from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Verdict
+from ortune.core.trial import Block, Burst, Interval, Pair, Plan, Proposal, Score, Status, Verdict
 from ortune.experiment import evaluate, measure
 from ortune.experiment.build import Files
 from ortune.experiment.evaluate import Attempts
@@ -176,6 +178,112 @@ def test_a_recipe_that_changes_nothing_is_not_run(
     assert attempts.notes == ["int8: nothing to change, not tried"], "said once"
     assert script.diary == []
     assert tried(attempts, Plan(AS_IS, Cpu(threads=2))).status is Status.OK, "no step, a setting"
+
+
+OTHER = replace(LOSSY, backend=Cpu(threads=2))
+
+
+def test_a_screened_plan_is_timed_anew_where_more_is_wanted(
+    attempts: Attempts, script: Script
+) -> None:
+    screened = attempts.one(Proposal(LOSSY, "runtime", effort="screen", score=False))
+    assert screened.effort == "screen"
+    full = tried(attempts)
+    assert (full.effort, full.status) == ("search", Status.OK)
+    assert len(script.asked("starts", "candidate")) == 2
+    assert attempts.one(Proposal(LOSSY, "runtime", effort="screen")) is full, "it has more"
+
+
+def test_only_what_was_stopped_is_timed_anew_for_its_score(
+    attempts: Attempts, script: Script
+) -> None:
+    script.ratio = 5.0
+    stopped = tried(attempts, stop=Beaten(0.5))
+    assert stopped.stopped and not stopped.scores
+    again = tried(attempts, always_score=True)
+    assert again.scores and not again.stopped
+    assert tried(attempts, always_score=True) is again
+    assert len(script.asked("starts", "candidate")) == 2
+
+
+def limited(attempts: Attempts, size: int) -> None:
+    job = replace(attempts.context.job, wanted=Goal(max_size=size))
+    attempts.context = replace(attempts.context, job=job)
+
+
+def test_what_is_larger_than_asked_is_recorded_and_not_timed(
+    attempts: Attempts, script: Script
+) -> None:
+    limited(attempts, 11)
+    trial = tried(attempts)
+    assert (trial.status, trial.size, trial.edits) == (Status.TOO_LARGE, 12, EDITS)
+    assert trial.why == "12 bytes is above --max-size 11 bytes"
+    assert (trial.artefact, trial.stage) == ("artefacts/0123", "quantization")
+    assert script.diary == []
+    assert Ledger(attempts.context.root).trials == [trial]
+    limited(attempts, 12)
+    assert tried(attempts, OTHER).status is Status.OK, "to the byte"
+
+
+def test_a_screen_and_the_history_time_also_what_is_too_large(attempts: Attempts) -> None:
+    limited(attempts, 11)
+    screened = attempts.one(Proposal(LOSSY, "runtime", effort="screen", score=False))
+    assert screened.status is Status.SCREENED
+    assert tried(attempts, OTHER, always_score=True).status is Status.OK
+
+
+def test_the_originals_trial_takes_its_own_time_and_builds_nothing(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = count(1000.0, 7.0)
+    monkeypatch.setattr(evaluate, "perf_counter", lambda: next(now))
+    attempts.baseline()
+    (trial,) = attempts.ledger.trials
+    assert (trial.seconds, trial.building) == (7.0, 0.0)
+
+
+class TestVersus:
+    def test_two_plans_are_timed_side_by_side_and_nothing_is_kept(
+        self, attempts: Attempts, script: Script, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script.ratios = {LOSSY.backend: 0.5, OTHER.backend: 0.25}
+        tried(attempts, replace(LOSSY, backend=Cpu(threads=3)))
+        before = list(attempts.ledger.trials)
+        script.diary.clear()
+        start, started = measure.start, []
+
+        def build(context: Any, plan: Plan, sink: Any) -> Files:
+            return Files({"": Path(str(plan.backend))}, (), 12, True, "")
+
+        def noted(context: Any, models: Any, backend: Any, label: str) -> Any:
+            started.append((backend, models[""]))
+            return start(context, models, backend, label)
+
+        monkeypatch.setattr(evaluate, "build_all", build)
+        monkeypatch.setattr(measure, "start", noted)
+        found = attempts.versus(LOSSY, OTHER)
+        assert found is not None and found.value == pytest.approx(2.0)
+        assert started == [(one.backend, Path(str(one.backend))) for one in (OTHER, LOSSY)]
+        assert script.diary[0] == ("baseline", "ends", None)
+        assert script.asked("starts", "baseline") == []
+        assert len(script.asked("load", "candidate")) == 2, "both are made ready"
+        assert script.asked("score", "candidate") == []
+        assert attempts.ledger.trials == before
+        found = attempts.versus(OTHER, LOSSY)
+        assert found is not None and found.value == pytest.approx(0.5)
+        assert script.asked("score", "candidate") == [], "not even the one that may win"
+
+    def test_nothing_is_known_where_one_is_not_built_or_does_not_run(
+        self, attempts: Attempts, script: Script, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script.fails = "candidate", "load"
+        assert attempts.versus(LOSSY, OTHER) is None
+
+        def refuse(*_: object) -> Files:
+            raise OrtuneError("no layer to quantize", fix="-")
+
+        monkeypatch.setattr(evaluate, "build_all", refuse)
+        assert attempts.versus(LOSSY, OTHER) is None
 
 
 def test_what_cannot_be_built_is_a_trial_that_failed(
@@ -384,6 +492,82 @@ def test_how_long_each_stage_may_take(attempts: Attempts, monkeypatch: pytest.Mo
         Effort(max_blocks=1, decide=False, burst=0.06),
         claiming(0.02),
     ]
+
+
+def test_what_a_proposal_may_take() -> None:
+    def may(effort: str) -> Effort:
+        return evaluate.effort(Proposal(LOSSY, "all", effort=effort), 7.0)  # type: ignore[arg-type]
+
+    assert may("search") == Effort(seconds=7.0, burst=0.1)
+    assert may("screen") == Effort(max_blocks=1, decide=False, burst=0.06)
+    assert may("full") == Effort(seconds=7.0, decide=False, burst=0.1)
+
+
+def test_a_finalists_pairs_may_get_other_seconds_than_the_usual(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Effort] = []
+    fresh = measure.fresh_pairs
+
+    def noted(base: Any, worker: Any, pairs: int, effort: Effort, *more: Any) -> Any:
+        given.append(effort)
+        return fresh(base, worker, pairs, effort, *more)
+
+    monkeypatch.setattr(measure, "fresh_pairs", noted)
+    attempts.final(tried(attempts), 0.003)
+    assert given == [replace(claiming(attempts.pair_seconds), seconds=0.003)]
+
+
+FILES = Files({"": Path("toy.onnx")}, EDITS, 12, True, "")
+
+
+def test_scoring_may_take_what_the_longest_run_of_the_last_block_says(
+    attempts: Attempts, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def block(*latency_ns: int) -> Block:
+        return Block(Burst((10**6,) * 3, (0.0,) * 3), Burst(latency_ns, (0.0,) * 3))
+
+    blocks = block(50, 60, 70), block(40, 30, 20), block(5, 6, 7), block(10, 90, 80)
+    asked: list[int] = []
+
+    def score(*_: object, run_ns: int = -1) -> tuple[Score, ...]:
+        asked.append(run_ns)
+        return scored(Verdict.LIKELY)
+
+    monkeypatch.setattr(measure, "score", score)
+    final = attempts.final(tried(attempts))
+    assert final.scores and asked == [15_000_000] * 2, "half of the original's 30 ms"
+    monkeypatch.setattr(measure, "time_pair", lambda *_: Pair(blocks))
+    tried(attempts, OTHER)
+    assert asked[2:] == [90]
+
+
+def test_a_finalist_whose_scores_are_known_is_not_scored_again(
+    attempts: Attempts, script: Script
+) -> None:
+    trial = replace(studies.baseline(), plan=LOSSY)
+    arguments = attempts.context, trial, FILES, 1, Effort(seconds=0.01), silent, stats.NOTHING
+    known = scored(Verdict.PROVED)
+    assert measure.finalist(*arguments, known=known).scores == known
+    assert script.asked("score", "candidate") == []
+    found = measure.finalist(*arguments)
+    assert found.score is not None and found.score.verdict is Verdict.LIKELY
+    proved = measure.finalist(*arguments, provable=True)
+    assert proved.score is not None and proved.score.verdict is Verdict.PROVED
+
+
+@pytest.mark.parametrize("fails", ["", "load"])
+def test_a_measured_plan_says_what_it_took(
+    attempts: Attempts, script: Script, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    script.fails = "candidate" * bool(fails), fails
+    now = count(10_000.0, 7.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    base: Any = Scripted(script, "baseline", Cpu())
+    part, effort = attempts.context.parts["search"], Effort(max_blocks=1)
+    trial = measure.attempt(attempts.context, "k", LOSSY, FILES, part, base, effort, silent)
+    assert (trial.status is Status.FAILED) is bool(fails)
+    assert 7.0 <= trial.seconds < 700.0
 
 
 def test_a_finalist_is_judged_by_what_the_rest_of_the_run_learnt(

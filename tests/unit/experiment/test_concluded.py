@@ -100,3 +100,35 @@ def test_a_worker_gets_a_fresh_folder_and_the_limits_of_its_context(
     assert one.backend == Cpu(threads=2)
     assert one.out != two.out
     assert one.out.parent == two.out.parent == (context.root / "workers").resolve()
+
+
+STOPPED = "stopped after 1 block: 1.40 times the best so far"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "pairs", "status"),
+    [
+        (1.4, 1, Status.SLOWER),
+        (1.3, 1, Status.SCREENED),
+        (1.3, 5, Status.SLOWER),
+        (0.9, 5, Status.SCREENED),
+    ],
+)
+def test_what_was_stopped_is_slower_beyond_the_noise_or_by_a_lone_block_far_behind(
+    context: Context, ratio: float, pairs: int, status: Status
+) -> None:
+    one = Pair(pair(math.log(ratio)).blocks[:1])
+    taken = Measurement((one,) * pairs, 1, 1, 1)
+    made = replace(measured("a", "search"), measurement=taken, stopped=STOPPED, scores=())
+    found = measure.concluded(context, made, stats.NOTHING)
+    assert (found.status, found.why) == (status, STOPPED)
+
+
+def test_what_has_scores_or_was_not_stopped_is_concluded_by_its_interval(context: Context) -> None:
+    log = math.log(0.5)
+    made = measured("a", "search", log)
+    stopped = measure.concluded(context, replace(made, stopped=STOPPED), stats.NOTHING)
+    assert (stopped.status, stopped.why) == (Status.OK, "2.00x as fast, accuracy proved")
+    bare = measure.concluded(context, replace(made, scores=()), stats.NOTHING)
+    assert bare.status is Status.SCREENED
+    assert bare.why == "0.50 times the original's latency, not scored"

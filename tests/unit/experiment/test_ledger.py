@@ -44,7 +44,6 @@ from ortune.experiment.ledger import (
     write_ending,
     write_header,
 )
-
 from ortune.metrics.cosine import Cosine
 from ortune.metrics.function import Function
 
@@ -331,6 +330,15 @@ def test_the_direction_of_a_function_that_is_not_imported_is_read_off_scores_and
     assert found.budget.metric.higher_is_better is not lower
     assert replace(found, budget=asked.budget) == asked, "nothing else changes"
     assert (found.budget.limit, found.budget.relative) == (limit, relative)
+
+
+def test_a_study_is_read_without_the_function_that_scored_it(tmp_path: Path) -> None:
+    made = study(tmp_path)
+    root, budget = Path(made.root), Budget(Function("gone:fn"), 0.5)
+    write_header(root, replace(made.header, job=replace(made.job, budget=budget)))
+    Ledger(root).append(made.trials[0])
+    assert read_study(root).budget.metric.higher_is_better
+    assert str(read_study(root).budget) == "gone:fn>=0.5"
 
 
 def test_a_metric_of_ortunes_own_stays_as_it_is() -> None:

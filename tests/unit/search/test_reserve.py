@@ -125,7 +125,14 @@ def test_the_last_plan_may_overrun_by_a_twentieth() -> None:
 
 def test_it_is_never_more_than_three_fifths_and_little_beyond_the_first() -> None:
     reserve = Reserve([BASE, FAST, NEXT], 4.0, SAMPLES)
-    for total, most in ((10.0, 4.0), (29.9, 11.96), (30.0, 12.0), (40.0, 22.0), (45.0, 27.0), (60.0, 36.0)):
+    for total, most in (
+        (10.0, 4.0),
+        (29.9, 11.96),
+        (30.0, 12.0),
+        (40.0, 22.0),
+        (45.0, 27.0),
+        (60.0, 36.0),
+    ):
         assert reserve.kept_back([FAST, NEXT], 3, total) == pytest.approx(most)
     one = reserve.final_s(FAST) + reserve.closing_s
     assert reserve.kept_back([FAST, NEXT], 3, 180.0) == pytest.approx(one + 0.15 * 180)
