@@ -25,7 +25,8 @@ Outputs = Sequence[Sequence[np.ndarray]]
 def mixed(task: Task) -> Any:
     """All layers in U8S8, and those that cost most with 16-bit activations, until it is enough.
 
-    The tool looks at calibration samples alone: classes that change stand for labels.
+    The tool looks at calibration samples alone: classes that change stand for labels. It is told
+    how many there are, as of this release its "0 = all" takes the first one.
     """
     names = list(running(task.model)(next(task.feeds())))
     layers = QLayerConfig(activation=UInt16Spec(), weight=Int8Spec())
@@ -40,6 +41,7 @@ def mixed(task: Task) -> Any:
 
     auto = AutoMixprecisionConfig(
         layers,
+        data_size=sum(1 for _ in task.feeds()),
         metric_distance_fn=lost,
         metric_threshold=task.goal["drop"],
         metric_optimize_object="quality",
