@@ -26,7 +26,7 @@ from ortune.backends.cpu import Cpu
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read
 from ortune.cli.main import main
-from ortune.core.errors import BadModel, OrtuneError
+from ortune.core.errors import BadModel, OrtuneError, UnknownPlugin
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec
 from ortune.core.study import Study
@@ -549,3 +549,23 @@ class TestReader:
         held, opened = map(int, done.stdout.split())
         assert held < 64, f"{held} MB over {len(found)} bundles"
         assert opened < len(found) / 3
+
+
+class TestEvidence:
+    def test_a_plan_that_it_says_nothing_of_is_refused(self, bundle: Path) -> None:
+        forge(bundle, {}, lambda manifest: manifest["plans"][0].update(key="dead"))
+        with pytest.raises(BadModel, match="its evidence says nothing of '") as caught:
+            read(bundle)
+        assert caught.value.fix == "pack the run again"
+
+    def test_a_backend_that_is_not_installed_is_named(self, bundle: Path) -> None:
+        told = json.loads(members_of(bundle)[EVIDENCE])
+        told["trials"][0]["plan"]["backend"] = {"is": "backends/tpu"}
+        forge(bundle, {EVIDENCE: json.dumps(told).encode()})
+        with pytest.raises(UnknownPlugin, match="tpu"):
+            read(bundle)
+
+    def test_a_recipe_of_another_form_is_refused(self, bundle: Path) -> None:
+        forge(bundle, {RECIPE: b'{"name": 3, "steps": 4}'})
+        with pytest.raises(BadModel, match=f"toy.ortune: '{RECIPE}' cannot be used: "):
+            read(bundle)

@@ -269,6 +269,9 @@ class TestVersus:
         assert len(script.asked("load", "candidate")) == 2, "both are made ready"
         assert script.asked("score", "candidate") == []
         assert attempts.ledger.trials == before
+        found = attempts.versus(OTHER, LOSSY)
+        assert found is not None and found.value == pytest.approx(0.5)
+        assert script.asked("score", "candidate") == [], "not even the one that may win"
 
     def test_nothing_is_known_where_one_is_not_built_or_does_not_run(
         self, attempts: Attempts, script: Script, monkeypatch: pytest.MonkeyPatch

@@ -62,6 +62,9 @@ def test_what_neighbours_disturbed_must_be_twice_as_far_behind() -> None:
     assert Beaten()(pair(1.4))
     assert Beaten()(pair(1.4, waited=0.5)) == ""
     assert Beaten()(pair(1.35**2 * 1.01, waited=0.5))
+    (block,) = pair(1.4).blocks
+    half = replace(block, baseline=replace(block.baseline, waited=(0.5,) * 8))
+    assert Beaten()(Pair((half,))), "more than half of the entries, not half"
 
 
 def test_few_recorded_plans_near_the_best_would_have_been_stopped() -> None:
