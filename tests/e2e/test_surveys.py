@@ -41,7 +41,7 @@ def chain(layers: int, fragile: int | None = None) -> ir.Model:
     return model_of(text + "\n}", held)
 
 
-def surveyed(known: Context, recipe: str, seconds: float = 60.0) -> Survey:
+def surveyed(known: Context, recipe: str, seconds: float = 25.0) -> Survey:
     steps = (parse(Quantizer, recipe),)
     plan = Plan(Recipe(recipe, steps), Cpu(threads=1))
     with measure.start(known, known.models, known.job.baseline, "baseline") as live:
@@ -69,7 +69,7 @@ def test_equal_layers_take_one_comparison(tmp_path: Path) -> None:
     asked = {}
     for layers in (1, 12):
         known = context(tmp_path / f"run{layers}", chain(layers), samples)
-        found = surveyed(known, "int8-static", 40)
+        found = surveyed(known, "int8-static", 20)
         assert not found.error
         assert len(found.regions) == layers
         assert len({region.time_gained for region in found.regions}) == 1
@@ -94,7 +94,7 @@ def test_a_layer_that_no_kernel_takes_faster_gains_nothing(tmp_path: Path) -> No
     model = model_of(text.replace("4096", "2048"), held)
     samples = [{"x": normal(32, 1024, seed=seed)} for seed in range(4)]
     known = context(tmp_path / "run", model, samples)
-    found = surveyed(known, "int8-dynamic(ops=[MatMul])", 60)
+    found = surveyed(known, "int8-dynamic(ops=[MatMul])", 30)
     assert not found.error
     big, flat = found.regions
     assert big.time_gained.value > 0.1
@@ -104,16 +104,16 @@ def test_a_layer_that_no_kernel_takes_faster_gains_nothing(tmp_path: Path) -> No
 def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     samples = [{"h0": normal(64, SIZE, seed=seed)} for seed in range(4)]
     known = context(tmp_path / "run", chain(3), samples)
-    first = surveyed(known, "int8-dynamic", 40)
+    first = surveyed(known, "int8-dynamic", 20)
     path = next((known.root / "surveys").glob("*.jsonl"))
     lines = path.read_bytes()
     path.write_bytes(lines + b'{"cost": {"re')  # torn
-    again = surveyed(known, "int8-dynamic", 40)
+    again = surveyed(known, "int8-dynamic", 20)
     assert again.regions == first.regions
     assert again.whole_cost == first.whole_cost
     assert path.read_bytes() == lines
     kept = lines.splitlines(keepends=True)
     path.write_bytes(b"".join(kept[:3]))
-    part = surveyed(known, "int8-dynamic", 40)
+    part = surveyed(known, "int8-dynamic", 20)
     assert [r.accuracy_cost for r in part.regions] == [r.accuracy_cost for r in first.regions]
     assert path.read_bytes().startswith(b"".join(kept[:3]))
