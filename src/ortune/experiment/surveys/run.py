@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,6 +35,7 @@ from ortune.regions.survey import RegionCost, Survey, SurveyRequest
 
 _ACCURACY = 0.4
 """Of a survey's time, that the costs may take."""
+_DRAFTS = "survey-"
 _LATE = "no time was left to measure it"
 
 
@@ -63,8 +65,10 @@ def survey(
     key = trial_key(job_key(context.job), plan)
     known = SurveyProgress(context.root, key if by == "region" else f"{key}-{by}")
     began, spent = clock(), known.seconds
+    for left in context.root.glob(f"{_DRAFTS}*"):  # of one that was killed
+        shutil.rmtree(left, ignore_errors=True)
     try:
-        with TemporaryDirectory(dir=context.root, prefix="survey-") as folder:
+        with TemporaryDirectory(dir=context.root, prefix=_DRAFTS) as folder:
             until = began + seconds
             made = _Survey(context, plan, by, known, Path(folder), sink, until, clock)
             found = made.run(live)
