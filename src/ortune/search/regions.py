@@ -28,9 +28,8 @@ class RegionSearch:
 
     @property
     def possible(self) -> bool:
-        """Whether surveys are made: one model, outputs to compare, and not switched off."""
-        known = self._context
-        return known.by_region and len(known.models) <= 1 and not known.evaluate
+        """Whether surveys are made: of one model, and where they are not switched off."""
+        return self._context.by_region and len(self._context.models) <= 1
 
     @property
     def known(self) -> Sequence[Survey]:

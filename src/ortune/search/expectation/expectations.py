@@ -113,6 +113,11 @@ class Expectations:
         """Return what building, loading, timing and scoring a plan will take."""
         return self._build_s(plan.recipe) + self._run_s(plan)
 
+    def building_s(self, recipe: Recipe) -> float:
+        """Return what building a recipe anew takes, by what it or those like it took."""
+        known = self._built.get(recipe.steps)
+        return self._build_s(recipe) if known is None else known[1]
+
     def size(self, recipe: Recipe) -> Normal:
         """Return the logarithm of a plan's size over the original's: as built, or as usual."""
         known = self._sizes.get(recipe.steps)

@@ -235,6 +235,8 @@ def mixtures(view: View) -> Iterator[Mixture]:
 def expected_mixtures(view: View) -> dict[Candidate, Expected]:
     """Return the mixtures to try next, each with what the search expects of it."""
     found = list(mixtures(view)) if view.by_region else []
+    if not found:
+        return {}
     others = Expectations(view).of([one.plan for one in found])
     return {
         Candidate(one.plan, REGIONS, one.why): replace(of, latency=one.latency, keeps=one.keeps)

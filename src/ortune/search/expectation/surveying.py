@@ -22,10 +22,9 @@ SHARE = 0.25
 FEWEST = 3
 """Regions below which there is nothing to choose among."""
 _LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU")
-_PATTERNS = 8
-"""Different regions that are timed, about, at most."""
-_SAMPLES = 16
-"""Runs of every region, about."""
+_BUILDS, _TIMED, _RUNS = 3, 2, 6
+"""What a survey needs to be of use: models built, patterns timed, runs of every region. With more
+time it times more of them, on more samples."""
 _SUCCEEDS = 0.6
 """The chance that some mixture of a plan that fails keeps the budget and runs as expected."""
 _NEAR = 1.1
@@ -130,15 +129,10 @@ def _float(plan: Plan, view: View) -> float:
 
 
 def _needed_s(trial: Trial, view: View, expected: Expectations) -> float:
-    """Return the seconds that a survey of a plan takes: as one before did, or put together."""
-    done = [s.seconds for s in view.surveys if s.seconds and not s.error]
-    if done:
-        return max(done)
-    run_s = _run_s(view.trials)
-    layers = _layers(view)
-    building = max(trial.building, 0.1)
-    timed = min(_PATTERNS, math.ceil(layers / 3)) * (building + _pair_s(trial))
-    return 2 * building + timed + _SAMPLES * (layers + 1) * run_s
+    """Return the seconds that a survey of a plan needs to be of use."""
+    built = max(trial.building, expected.building_s(trial.plan.recipe))
+    running = _RUNS * (_layers(view) + 1) * _run_s(view.trials)
+    return (_BUILDS + _TIMED) * built + _TIMED * _pair_s(trial) + running
 
 
 def _pair_s(trial: Trial) -> float:
