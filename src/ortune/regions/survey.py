@@ -103,3 +103,10 @@ class MixtureTried:
     lost: float | None
     kept: bool
     why: str
+
+
+def unchanged(one: RegionCost) -> bool:
+    """Whether the surveyed plan leaves a region in float by itself."""
+    return not one.error and not any(
+        (one.saved, *vars(one.accuracy_cost).values(), *vars(one.time_gained).values())
+    )

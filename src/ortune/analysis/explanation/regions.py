@@ -12,7 +12,7 @@ from ortune.core.trial import Trial
 from ortune.model.analysis.precision import named
 from ortune.quantization.node_filter import names
 from ortune.quantization.roles import PREPARES, deciding, role
-from ortune.regions.survey import MixtureTried, RegionCost, Survey
+from ortune.regions.survey import MixtureTried, RegionCost, Survey, unchanged
 
 FLOAT = "float"
 
@@ -32,13 +32,6 @@ def alike(step: Step) -> Step:
     rules = {"keep_first": 0, "head": True}
     changes: dict[str, Any] = {name: value for name, value in rules.items() if hasattr(step, name)}
     return replace(bare(step), **changes) if changes else bare(step)
-
-
-def unchanged(one: RegionCost) -> bool:
-    """Whether the surveyed plan leaves a region in float by itself."""
-    return not one.error and not any(
-        (one.saved, *vars(one.accuracy_cost).values(), *vars(one.time_gained).values())
-    )
 
 
 def precision(survey: Survey) -> str:

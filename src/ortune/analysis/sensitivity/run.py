@@ -36,7 +36,7 @@ from ortune.model.io import file
 from ortune.quantization.roles import deciding
 from ortune.recipe.built import steps_key
 from ortune.recipe.space import clean
-from ortune.regions.survey import RegionCost, Survey
+from ortune.regions.survey import RegionCost, Survey, unchanged
 
 LATE = "no time was left"
 """How the error of a region begins that was not reached."""
@@ -142,6 +142,13 @@ def _surveyed(asked: SensitivityRequest, context: Context, plan: Plan) -> Survey
     return found
 
 
+def reached(one: RegionCost, progress: SurveyProgress) -> bool:
+    """Whether there was time for a region; what its operators take stands for its gain if not."""
+    if one.error:
+        return not one.error.startswith(LATE)
+    return unchanged(one) or one.pattern in progress.gains
+
+
 def known(one: RegionCost) -> bool:
     """Whether anything of a region is known: its cost may be where its time is not."""
     return math.isfinite(one.accuracy_cost.value)
@@ -150,9 +157,10 @@ def known(one: RegionCost) -> bool:
 def _result(
     asked: SensitivityRequest, context: Context, plan: Plan, found: Survey, notes: Sequence[str]
 ) -> Sensitivity:
-    late = [one for one in found.regions if one.error.startswith(LATE)]
     name = found.key if asked.by == "region" else f"{found.key}-{asked.by}"
-    begun = SurveyProgress(context.root, name).begun
+    progress = SurveyProgress(context.root, name)
+    begun = progress.begun
+    late = [one for one in found.regions if not reached(one, progress)]
     at = deciding(plan.recipe.steps)
     assert at is not None
     return Sensitivity(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from ortune.analysis.explanation.regions import unchanged
 from ortune.analysis.sensitivity.result import Sensitivity, worth
 from ortune.core.section import Block, Heading, Scatter, Table, Text
 from ortune.core.wording import count
-from ortune.regions.survey import RegionCost
+from ortune.regions.survey import RegionCost, unchanged
 from ortune.reporting.blocks import Part
 from ortune.reporting.precision import regions
 
