@@ -11,33 +11,33 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import onnx
+from onnxruntime.quantization import CalibrationDataReader
 from onnxruntime.quantization.qdq_loss_debug import (
     collect_activations,
     compute_activation_error,
     create_activation_matching,
     modify_model_output_intermediate_tensors,
 )
-from task import Reader, Task
+from task import Task
 
 LAYERS = ("Conv", "MatMul", "Gemm")
 SAMPLES = 8
 """Of the calibration samples, for matching: all activations of all of them stand in memory."""
 
 
-class Some(Reader):
-    """The first calibration samples."""
+class Some(CalibrationDataReader):
+    """The first calibration samples; matching iterates over them."""
 
     def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self._given = 0
+        self._left = islice(task.feeds(), SAMPLES)
 
     def get_next(self) -> dict[str, np.ndarray] | None:
-        self._given += 1
-        return super().get_next() if self._given <= SAMPLES else None
+        return next(self._left, None)
 
 
 def made(task: Task, ready: str, quantize: Callable[[Sequence[str], Path], None]) -> str:
