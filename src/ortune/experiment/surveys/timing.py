@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import onnx_ir as ir
@@ -24,7 +25,7 @@ from ortune.regions.gains import UNKNOWN, Gain, Pattern, patterns
 from ortune.regions.leaving import in_float, without
 
 _LATE = "no time was left to time it"
-_SHORTEST_S, _LONGEST_S = 0.5, 4.0
+_SHORTEST_S, _LONGEST_S = 1.5, 4.0
 """Seconds of a comparison."""
 _NONE = Interval(0.0, 0.0, 0.0)
 
@@ -44,14 +45,23 @@ class Timings:
         self._context, self._plan, self._known = context, plan, known
         self._sink, self._until, self._clock = sink, until, clock
         self._last = clock()
+        self._patterns: dict[str, Pattern] = {}
         self._learnt = measure.learnt(read_trials(context.root))
 
     def of(self, form: Form) -> Gain:
-        """Return what a region saves; nothing where the plan leaves it in float."""
+        """Return what a region saves; nothing where the plan leaves it in float.
+
+        What there was no time for is bounded by the profile, as little patterns are.
+        """
         pattern = form.region.pattern
         if not form.changes:
             return Gain(pattern, _NONE, timed=False)
-        return self._known.gains.get(pattern, Gain(pattern, UNKNOWN, error=_LATE))
+        if pattern in self._known.gains:
+            return self._known.gains[pattern]
+        late, compared = self._patterns.get(pattern), self._known.compared
+        if late is None or compared is None or math.isnan(late.share):
+            return Gain(pattern, UNKNOWN, error=_LATE)
+        return late.untimed(compared.ratio.value)
 
     def take(self, files: Files, model: ir.Model, forms: Forms, live: Worker) -> None:
         """Time the plan against the original, and against itself without each pattern.
@@ -66,6 +76,7 @@ class Timings:
         """
         changed = [form.region for form in forms.all if form.changes]
         found = patterns(model, changed, self._context.by_operator)
+        self._patterns = {one.pattern: one for one in found}
         wanted = [one for one in found if one.pattern not in self._known.gains]
         if not wanted or self._left() <= 0:
             return
