@@ -10,7 +10,7 @@ least squares to what rounding lost on the calibration samples, block after bloc
 - ``matrix``: ``d = M x + b`` of the block's input ``x``, QwT's first form (ridge regression).
 
 Printed: signal to noise of the answers over the scored samples, their score, floating-point
-operations and bytes that the module adds. See ``docs/decisions/0017-qwt-v2-left-out.md``.
+operations and bytes that the module adds. See ``docs/decisions/0018-qwt-v2-left-out.md``.
 """
 
 from __future__ import annotations
