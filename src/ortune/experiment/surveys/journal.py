@@ -15,6 +15,7 @@ from ortune.core.plugins import codec, stored
 from ortune.regions.survey import MixtureTried, Survey
 
 NAME = "regions.jsonl"
+_OTHER = "choose another -o folder"
 _KINDS: dict[str, type[Survey | MixtureTried]] = {"survey": Survey, "mixture": MixtureTried}
 
 
@@ -81,11 +82,14 @@ def _record(line: bytes, path: Path) -> Survey | MixtureTried:
         if more or name not in _KINDS:
             raise ValueError(f"'{name}' is no record of regions")
         stored.demand(held, str(path), fix=stored.DISTRUST, signed=True)
-        return codec.decode(_KINDS[name], held)
     except BadSettings as error:
         raise BadData(error.what, fix=error.fix) from None
-    except (OrtuneError, ValueError, AttributeError) as error:
-        raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
+    except (ValueError, AttributeError) as error:
+        raise BadData(f"{path} cannot be read: {error}", fix=_OTHER) from None
+    try:
+        return codec.decode(_KINDS[name], held)
+    except OrtuneError as error:
+        raise BadData(f"{path} cannot be read: {error.what}", fix=_OTHER) from None
 
 
 def _cut(path: Path) -> None:
