@@ -76,7 +76,7 @@ class Pattern:
         return Gain(self.pattern, Interval(value, -most, most), timed=False)
 
     def gain(self, plan: float, given_back: Interval) -> Gain:
-        """Return what one of them saves.
+        """Return what one of them saves; by the profile where the comparison tells less.
 
         Args:
             plan: The plan's latency over the original's.
@@ -84,7 +84,10 @@ class Pattern:
         """
         each = plan / len(self.regions)
         ends = ((one - 1) * each for one in (given_back.value, given_back.low, given_back.high))
-        return Gain(self.pattern, Interval(*ends))
+        found = Interval(*ends)
+        if found.high - found.low > 2 * self.share / len(self.regions):
+            return self.untimed(plan)
+        return Gain(self.pattern, found)
 
 
 def patterns(

@@ -58,3 +58,12 @@ def test_a_region_saves_its_part_of_what_all_of_its_pattern_cost_in_float() -> N
     assert gain.gained.high == pytest.approx(0.15)
     worthless = one.gain(0.5, Interval(0.9, 0.8, 1.0))
     assert worthless.gained.value < 0
+
+
+def test_a_comparison_that_tells_less_than_the_profile_is_not_used() -> None:
+    model = transformer(2)
+    one = patterns(model, weighted(model), SHARES)[0]
+    found = one.gain(0.5, Interval(1.4, 0.1, 9.0))
+    assert found == one.untimed(0.5)
+    unknown = patterns(model, weighted(model), {})[0]
+    assert unknown.gain(0.5, Interval(1.4, 0.1, 9.0)).timed

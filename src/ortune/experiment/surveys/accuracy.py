@@ -44,13 +44,21 @@ class Accuracies:
         self._last = clock()
 
     def taken(
-        self, forms: Forms, plain: Path, whole: Path, until: float, apart: Callable[[], Forms]
+        self,
+        forms: Forms,
+        plain: Path,
+        whole: Path,
+        until: float,
+        latest: float,
+        apart: Callable[[], Forms],
     ) -> tuple[str, float, Forms]:
         """Take costs until the time is up.
 
         Args:
             plain: The model that the forms were made of.
             whole: The plan's model.
+            until: As many samples are run as fit until then.
+            latest: No region is begun after it.
             apart: Makes the forms anew, each in a model of its own, where the joint one differs.
 
         Returns:
@@ -61,12 +69,14 @@ class Accuracies:
             WorkerFailed: The float model does not run.
         """
         try:
-            return (*self._run(forms, plain, whole, until), forms)
+            return (*self._run(forms, plain, whole, until, latest), forms)
         except Refused:
             forms = apart()
-            return (*self._run(forms, plain, whole, until), forms)
+            return (*self._run(forms, plain, whole, until, latest), forms)
 
-    def _run(self, forms: Forms, plain: Path, whole: Path, until: float) -> tuple[str, float]:
+    def _run(
+        self, forms: Forms, plain: Path, whole: Path, until: float, latest: float
+    ) -> tuple[str, float]:
         known, metric = self._known, self._context.budget.metric
         if self._context.evaluate:
             metric = Snr()
@@ -86,7 +96,7 @@ class Accuracies:
             for at, form in enumerate(forms.all):
                 if form.region.name in known.costs:
                     continue
-                if form.changes and self._clock() > until:
+                if form.changes and self._clock() > latest:
                     break
                 self._sink(Progress("running regions alone", at, len(forms.all)))
                 known.add(costs.alone(form), self._since())

@@ -33,8 +33,8 @@ from ortune.regions.gains import UNKNOWN, Gain
 from ortune.regions.grouping import By
 from ortune.regions.survey import RegionCost, Survey, SurveyRequest
 
-_ACCURACY = 0.4
-"""Of a survey's time, that the costs may take."""
+_ACCURACY, _LATEST = 0.4, 0.75
+"""Of a survey's time: what costs are planned to take, and when they end in any case."""
 _DRAFTS = "survey-"
 _LATE = "no time was left to measure it"
 
@@ -124,6 +124,7 @@ class _Survey:
             plain,
             files.paths[MAIN],
             began + _ACCURACY * left,
+            began + _LATEST * left,
             lambda: self._forms(plain, joint=False),
         )
         timing = Timings(

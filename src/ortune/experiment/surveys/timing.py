@@ -25,7 +25,7 @@ from ortune.regions.gains import UNKNOWN, Gain, Pattern, patterns
 from ortune.regions.leaving import in_float, without
 
 _LATE = "no time was left to time it"
-_SHORTEST_S, _LONGEST_S = 0.5, 4.0
+_SHORTEST_S, _LONGEST_S = 1.5, 4.0
 """Seconds of a comparison."""
 _NONE = Interval(0.0, 0.0, 0.0)
 
@@ -51,17 +51,17 @@ class Timings:
     def of(self, form: Form) -> Gain:
         """Return what a region saves; nothing where the plan leaves it in float.
 
-        What there was no time for is put at what its operators take, where that is known.
+        What there was no time for is bounded by the profile, as little patterns are.
         """
         pattern = form.region.pattern
         if not form.changes:
             return Gain(pattern, _NONE, timed=False)
         if pattern in self._known.gains:
             return self._known.gains[pattern]
-        found, compared = self._patterns.get(pattern), self._known.compared
-        if found is None or compared is None or math.isnan(found.share):
+        late, compared = self._patterns.get(pattern), self._known.compared
+        if late is None or compared is None or math.isnan(late.share):
             return Gain(pattern, UNKNOWN, error=_LATE)
-        return found.untimed(compared.ratio.value)
+        return late.untimed(compared.ratio.value)
 
     def take(self, files: Files, model: ir.Model, forms: Forms, live: Worker) -> None:
         """Time the plan against the original, and against itself without each pattern.
