@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -155,7 +158,8 @@ class _Programme:
         import highspy  # a solver is loaded where one is needed
 
         make: Any = highspy.Highs  # untyped
-        highs = make()
+        with _unprinted():
+            highs = make()
         highs.silent()
         highs.setOptionValue("threads", 1)
         highs.setOptionValue("random_seed", 1)
@@ -205,6 +209,28 @@ class _Programme:
             math.fsum([*(one.time for one in chosen.values()), *between]),
             math.fsum(one.cost for one in chosen.values()),
         )
+
+
+@contextmanager
+def _unprinted() -> Iterator[None]:
+    """Keep from standard output what native code writes: the solver's first instance names itself.
+
+    Scripts read that output.
+    """
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # it is closed
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _scale(numbers: Sequence[float]) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -129,6 +131,15 @@ def test_costs_of_any_size_are_weighed() -> None:
         found = solve(regions, [], 4 * size)
         assert found is not None
         assert found.of("int8") == ("b",)
+
+
+def test_it_prints_nothing() -> None:
+    code = (
+        "from ortune.regions.programme import Choice, solve; "
+        "print(solve({'a': [Choice('int8', -1.0, 0.5)]}, [], 1.0).time)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("-1.0\n", "")
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_switched_off_it_surveys_and_mixes_nothing(policy: str, tmp_path: Path) 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_what_is_measured_corrects_what_is_expected(policy: str, tmp_path: Path) -> None:
     pieces = tuple(Piece(f"p{i}", 0.03 + 0.004 * (i % 5), 0.1 + 0.05 * i) for i in range(14))
-    scenario = replace(PLANTED, pieces=pieces, together=(1.6, 0.9), seconds=60.0)
+    scenario = replace(PLANTED, pieces=pieces, together=(1.6, 0.9), seconds=120.0)
     searched(scenario, tmp_path, policy)
     one = [m for m in mixtures(tmp_path) if m.survey == mixtures(tmp_path)[0].survey]
     assert 2 <= len(one) <= 4

@@ -10,12 +10,11 @@ import json
 import os
 from pathlib import Path
 
-from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec, stored
 from ortune.regions.survey import MixtureTried, Survey
 
 NAME = "regions.jsonl"
-_OTHER = "choose another -o folder"
 _KINDS: dict[str, type[Survey | MixtureTried]] = {"survey": Survey, "mixture": MixtureTried}
 
 
@@ -81,15 +80,12 @@ def _record(line: bytes, path: Path) -> Survey | MixtureTried:
         (name, held), *more = found.items()
         if more or name not in _KINDS:
             raise ValueError(f"'{name}' is no record of regions")
-        stored.demand(held, str(path), fix=stored.DISTRUST, signed=True)
-    except BadSettings as error:
-        raise BadData(error.what, fix=error.fix) from None
-    except (ValueError, AttributeError) as error:
-        raise BadData(f"{path} cannot be read: {error}", fix=_OTHER) from None
-    try:
+        stored.demand(held, name, fix=stored.DISTRUST, signed=True)
         return codec.decode(_KINDS[name], held)
     except OrtuneError as error:
-        raise BadData(f"{path} cannot be read: {error.what}", fix=_OTHER) from None
+        raise BadData(f"{path} cannot be read: {error.what}", fix=error.fix) from None
+    except (ValueError, AttributeError) as error:
+        raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
 
 
 def _cut(path: Path) -> None:
