@@ -75,6 +75,7 @@ check: dev wheel
 	$(PY) -m benchmarks.folding
 	$(PY) -m benchmarks.simplifiers
 	$(PY) -m benchmarks.main_job
+	$(PY) -m benchmarks.regions
 	$(PY) -m benchmarks.peers
 	$(PY) -m benchmarks.peers_race
 	$(PY) -m benchmarks.serving.overhead

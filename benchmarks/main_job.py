@@ -52,6 +52,7 @@ THREADS = 1
 EVERY = SHAPES | REAL
 LABELS = ("all backends", "cpu")
 SHORT, SECOND = "in 60 s", "a second time"
+WITHOUT = "without regions"
 
 
 def main() -> None:
@@ -187,6 +188,7 @@ def _search(shape: Shape, made: Path, label: str, limit: str, out: Path) -> ot.S
         budget=shape.cpu_budget if label == "cpu" else shape.budget,
         on=f"{cpu},openvino(threads={THREADS})" if openvino else cpu,
         time="60s" if label == SHORT else limit,
+        regions=label != WITHOUT,
         out=out,
         warm_start=False,
     )

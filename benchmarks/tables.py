@@ -18,7 +18,15 @@ from benchmarks.tables_of_accuracy import coverage, detector, lost, power
 from benchmarks.tables_of_first_minutes import demos, installed, pythons
 from benchmarks.tables_of_peers import peers_race, peers_readme
 from benchmarks.tables_of_serving import overhead, peers, pinned, soak
-from benchmarks.tables_of_speed import aa_cells, aa_summary, again, main_job, readme, uninterrupted
+from benchmarks.tables_of_speed import (
+    aa_cells,
+    aa_summary,
+    again,
+    main_job,
+    readme,
+    regions,
+    uninterrupted,
+)
 from benchmarks.tables_of_the_rest import (
     buckets,
     ceilings,
@@ -57,6 +65,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "detector": ("detector", detector),
     "openvino overhead": ("openvino_overhead", openvino_overhead),
     "sequences": ("sequences", sequences),
+    "regions": ("regions", regions),
     "replay": ("replay", replayed),
     "peers race": ("peers_race", peers_race),
     "peers readme": ("peers_race", peers_readme),
