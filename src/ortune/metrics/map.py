@@ -12,6 +12,7 @@ from ortune.core.errors import BadData, BadSettings
 from ortune.core.metric import Metric
 from ortune.core.plugins import bounds, user_function
 from ortune.core.session import Tensors
+from ortune.core.wording import count
 from ortune.scoring import average_precision, boxes
 from ortune.scoring.average_precision import Boxes, Floats
 from ortune.scoring.boxes import Format
@@ -143,7 +144,7 @@ class Map(Metric):
         real = np.asarray(outputs[self.valid]).reshape(-1) if self.valid else None
         if real is not None and len(real) != 1:
             raise BadData(
-                f"map: output '{self.valid}' has {len(real)} numbers, not one",
+                f"map: output '{self.valid}' has {count(len(real), 'number')}, not one",
                 fix="score one picture a sample, or use map(decode=pkg.module:function)",
             )
         valid = None if real is None else int(real[0])

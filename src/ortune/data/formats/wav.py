@@ -10,6 +10,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core import wording
 from ortune.data import arrays
 
 SUFFIXES = frozenset({".wav", ".wave"})
@@ -127,9 +128,11 @@ def _checked(
 ) -> Wav:
     kind, channels, rate, frame, bits = form
     if (kind, bits) not in _KINDS:
-        raise ValueError(f"format {kind} of {bits} bits is not read; 8 to 32 bit PCM and float32")
+        held = wording.count(bits, "bit")
+        raise ValueError(f"format {kind} of {held} is not read; 8 to 32 bit PCM and float32")
     if not 1 <= channels <= _MOST_CHANNELS or not rate or frame != channels * bits // 8:
-        raise ValueError(f"its format has {channels} channels at {rate} Hz, {frame} bytes a frame")
+        held = wording.count(channels, "channel")
+        raise ValueError(f"its format has {held} at {rate} Hz, {frame} bytes a frame")
     if length > size - at:
         raise ValueError(f"its header promises {length} bytes, and there are {size - at}")
     return Wav(path, rate, channels, bits, kind == _FLOAT, length // frame, at)

@@ -57,7 +57,7 @@ def named(
 def told(found: Sequence[Sequence[int]], pairs: Sequence[Any]) -> str:
     """Say what is rolled through what."""
     lengths = sorted(map(len, found))
-    steps = f"{lengths[0]} to {lengths[-1]} steps, {median(lengths):g} in the middle"
+    steps = f"{lengths[0]} to {counted(lengths[-1], 'step')}, {median(lengths):g} in the middle"
     if lengths[0] == lengths[-1]:
         steps = counted(lengths[0], "step")
     return (

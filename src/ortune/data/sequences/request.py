@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Field, Option
 from ortune.core.request import Request, request
+from ortune.core.wording import count
 
 FILE, GROUP = "file", "group"
 _FEWEST, _DIGITS = 2, 9
@@ -46,7 +47,7 @@ class SequenceForm(Field[str, str | int | None]):
         if int(text) < _FEWEST:
             raise BadSettings(
                 f"{int(text)} is too small: a state is rolled from one step to the next",
-                fix=f"give {_FEWEST} steps or more",
+                fix=f"give {count(_FEWEST, 'step')} or more",
             )
         return str(int(text))
 
@@ -75,7 +76,7 @@ class SequenceRequest(Request):
             )
         if self.sequence and getattr(self, "data", None) is None:
             raise BadSettings(
-                f"--sequence {self.sequence} orders samples, and none are given",
+                f"--sequence {self.sequence} is about samples, and none are given",
                 fix="give --data too"
                 if not getattr(self, "evaluate", None)
                 else "leave it out: the calls that --evaluate makes hold their states",

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
+from ortune.core.wording import count
 from ortune.data import checks
 from ortune.data.sequences.first import batch, length_axis, zeros
 from ortune.data.sequences.pairs import StatePair
@@ -200,9 +201,9 @@ class _Sequence:
             whole = now
         else:
             raise BadData(
-                f"{self._here}: '{mask.name}' is {list(now.shape)}, after {past} positions "
-                f"and with {new} more",
-                fix=f"give a mask of {new} or of {past + new} positions, or leave it out",
+                f"{self._here}: '{mask.name}' is {list(now.shape)}, "
+                f"after {count(past, 'position')} and with {new} more",
+                fix=f"give a mask of {new} or of {count(past + new, 'position')}, or leave it out",
             )
         self._seen = whole
         return whole
