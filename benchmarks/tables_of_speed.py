@@ -216,7 +216,8 @@ def regions(results: Mapping[str, Any]) -> str:
     rows = []
     for name, case in results["cases"].items():
         plans = [f"`{found['plan']}`" for found in case["searches"].values()]
-        ratios = [interval(found) for found in case.get("ratios", {}).values()] or ["", ""]
+        own = [found["ratio"] for found in case["searches"].values()]
+        ratios = [interval(found) for found in case.get("ratios", {}).values() or own]
         done = case["surveyed"]
         rows.append(
             [
