@@ -10,7 +10,6 @@ from typing import Annotated, Any, Protocol
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Field, Option
 from ortune.core.request import Request, request
-from ortune.core.wording import count
 
 FILE, GROUP = "file", "group"
 _FEWEST, _DIGITS = 2, 9
@@ -47,7 +46,7 @@ class SequenceForm(Field[str, str | int | None]):
         if int(text) < _FEWEST:
             raise BadSettings(
                 f"{int(text)} is too small: a state is rolled from one step to the next",
-                fix=f"give {count(_FEWEST, 'step')} or more",
+                fix="give two steps or more",
             )
         return str(int(text))
 
