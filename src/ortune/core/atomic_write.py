@@ -89,6 +89,45 @@ def sync_folder(folder: Path) -> None:
             os.close(opened)
 
 
+def append_line(path: Path, line: str) -> None:
+    """Write a line behind a file's others; it is on disk when this returns.
+
+    Raises:
+        OrtuneError: The file cannot be written.
+    """
+    first = not path.is_file()
+    try:
+        with path.open("ab") as file:
+            file.write(f"{line}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+        if first:
+            sync_folder(path.parent)
+    except OSError as error:
+        raise OrtuneError(
+            f"cannot write {path}: {error.strerror}", fix="free space, then run again"
+        ) from error
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """Return a file's lines; a last one without its newline is being written, and left out."""
+    if not path.is_file():
+        return []
+    data = path.read_bytes()
+    return data[: data.rfind(b"\n") + 1].splitlines()
+
+
+def cut_torn(path: Path) -> None:
+    """Cut off a last line without its newline: its writer died."""
+    if not path.is_file():
+        return
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+
+
 def replace(draft: Path, path: Path) -> None:
     """Rename a finished file or folder; what was at `path` is gone."""
     if draft.is_dir():

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeVar
 
-from ortune.core.atomic_write import held, sync_folder, write_text
+from ortune.core.atomic_write import append_line, cut_torn, held, whole_lines, write_text
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins import codec, stored
 from ortune.core.study import Ending, Header, Job, Study
@@ -36,7 +36,7 @@ class Ledger:
 
     def __init__(self, root: Path) -> None:
         self._path = root / _LEDGER
-        _cut(self._path)
+        cut_torn(self._path)
         self.trials = _read(self._path)
 
     def find(self, key: str, part: str) -> Trial | None:
@@ -45,19 +45,8 @@ class Ledger:
 
     def append(self, trial: Trial) -> None:
         """Record a trial in place of a former one; it is on disk when this returns."""
-        line = json.dumps(codec.encode(trial), separators=(",", ":")) + "\n"
-        first = not self._path.is_file()
-        try:
-            with self._path.open("ab") as file:
-                file.write(line.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            if first:
-                sync_folder(self._path.parent)
-        except OSError as error:
-            raise OrtuneError(
-                f"cannot write {self._path}: {error.strerror}", fix="free space, then run again"
-            ) from error
+        line = json.dumps(codec.encode(trial), separators=(",", ":"))
+        append_line(self._path, line)
         self.trials = _last([*self.trials, trial])
 
 
@@ -103,25 +92,10 @@ def _demand_no_links(root: Path) -> None:
                 )
 
 
-def _cut(path: Path) -> None:
-    """Cut off a torn last line: its writer died."""
-    if not path.is_file():
-        return
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        with path.open("r+b") as file:
-            file.truncate(whole)
-
-
 def _read(path: Path) -> list[Trial]:
     """Read whole lines; a last one that is being written is left out."""
-    if not path.is_file():
-        return []
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
     try:
-        lines = [stored.loads(line) for line in data[:whole].splitlines()]
+        lines = [stored.loads(line) for line in whole_lines(path)]
     except ValueError as error:
         raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
     trials = _last(_decode(Trial, line, path) for line in lines)

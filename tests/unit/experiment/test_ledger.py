@@ -248,7 +248,7 @@ def test_the_folder_is_synced_once_when_the_ledger_is_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("ortune.experiment.ledger.sync_folder", synced.append)
+    monkeypatch.setattr("ortune.core.atomic_write.sync_folder", synced.append)
     ledger = Ledger(tmp_path)
     ledger.append(trial("a"))
     ledger.append(trial("b"))

@@ -7,9 +7,9 @@ on; a torn last line is cut off when the journal is opened.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
+from ortune.core.atomic_write import append_line, cut_torn, whole_lines
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec, stored
 from ortune.regions.survey import MixtureTried, Survey
@@ -28,7 +28,7 @@ class RegionJournal:
 
     def __init__(self, root: Path) -> None:
         self._path = root / NAME
-        _cut(self._path)
+        cut_torn(self._path)
         self.known: list[Survey] = []
         self.mixtures: list[MixtureTried] = []
         for one in read(root):
@@ -41,16 +41,8 @@ class RegionJournal:
             OrtuneError: The file cannot be written.
         """
         kind = next(name for name, cls in _KINDS.items() if isinstance(one, cls))
-        line = json.dumps({kind: codec.encode(one)}, separators=(",", ":")) + "\n"
-        try:
-            with self._path.open("ab") as file:
-                file.write(line.encode())
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise OrtuneError(
-                f"cannot write {self._path}: {error.strerror}", fix="free space, then run again"
-            ) from error
+        record = {kind: codec.encode(one)}
+        append_line(self._path, json.dumps(record, separators=(",", ":")))
         self._keep(one)
 
     def _keep(self, one: Survey | MixtureTried) -> None:
@@ -67,11 +59,7 @@ def read(root: Path) -> list[Survey | MixtureTried]:
         BadData: It cannot be read, or holds settings that a file may not set.
     """
     path = root / NAME
-    if not path.is_file():
-        return []
-    data = path.read_bytes()
-    lines = data[: data.rfind(b"\n") + 1].splitlines()
-    return [_record(line, path) for line in lines]
+    return [_record(line, path) for line in whole_lines(path)]
 
 
 def _record(line: bytes, path: Path) -> Survey | MixtureTried:
@@ -86,14 +74,3 @@ def _record(line: bytes, path: Path) -> Survey | MixtureTried:
         raise BadData(f"{path} cannot be read: {error.what}", fix=error.fix) from None
     except (ValueError, AttributeError) as error:
         raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
-
-
-def _cut(path: Path) -> None:
-    """Cut off a torn last line: its writer died."""
-    if not path.is_file():
-        return
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        with path.open("r+b") as file:
-            file.truncate(whole)

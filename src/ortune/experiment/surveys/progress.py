@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from ortune.core.atomic_write import append_line, cut_torn, reported, whole_lines
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.plugins import codec, stored
 from ortune.core.trial import Interval
@@ -85,7 +85,8 @@ class SurveyProgress:
         self.costs: dict[str, AccuracyCost] = {}
         self.gains: dict[str, Gain] = {}
         self.seconds = 0.0
-        for line in _lines(self._path):
+        cut_torn(self._path)
+        for line in whole_lines(self._path):
             self._keep(*_read(line, self._path))
 
     def add(self, entry: Entry, seconds: float) -> None:
@@ -96,17 +97,9 @@ class SurveyProgress:
         """
         kind = next(name for name, cls in _KINDS.items() if isinstance(entry, cls))
         record = {kind: codec.encode(entry), "seconds": seconds}
-        line = json.dumps(record, separators=(",", ":")) + "\n"
-        try:
+        with reported(self._path):
             self._path.parent.mkdir(exist_ok=True)
-            with self._path.open("ab") as file:
-                file.write(line.encode())
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise OrtuneError(
-                f"cannot write {self._path}: {error.strerror}", fix="free space, then run again"
-            ) from error
+        append_line(self._path, json.dumps(record, separators=(",", ":")))
         self._keep(entry, seconds)
 
     def _keep(self, entry: Entry, seconds: float) -> None:
@@ -132,18 +125,6 @@ def unfinished_s(root: Path, finished: Collection[str]) -> float:
     """
     keys = (path.stem for path in sorted((root / FOLDER).glob("*.jsonl")))
     return sum(SurveyProgress(root, key).seconds for key in keys if key not in finished)
-
-
-def _lines(path: Path) -> list[bytes]:
-    """Return the whole lines of a file, and cut off a torn last one: its writer died."""
-    if not path.is_file():
-        return []
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        with path.open("r+b") as file:
-            file.truncate(whole)
-    return data[:whole].splitlines()
 
 
 def _read(line: bytes, path: Path) -> tuple[Entry, float]:
