@@ -101,7 +101,7 @@ def test_optimize_divides_whole_sequences_and_a_resumed_run_keeps_its_samples(
     ("words", "what", "fix"),
     [
         (["--sequence", "files"], "cannot read 'files'", "write file, group"),
-        (["--sequence", "1"], "1 is too small", "2 steps or more"),
+        (["--sequence", "1"], "1 is too small", "two steps or more"),
         (["--state", "hn:h"], "needs sequences", "--sequence file"),
         (["--sequence", "group"], "the samples have no group", "add 'group'"),
         (["--sequence", "file", "--state", "nn:h"], "no output 'nn'", "its outputs are: y, hn"),
