@@ -140,7 +140,7 @@ def remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
-        path.unlink(missing_ok=True)
+        path.unlink()
 
 
 @contextmanager

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ortune.core.atomic_write import atomic, remove, replacing, write_text
+from ortune.core.atomic_write import (
+    append_line,
+    atomic,
+    cut_torn,
+    held,
+    left_clean,
+    remove,
+    replacing,
+    whole_lines,
+    write_text,
+)
 from ortune.core.errors import OrtuneError
 
 
@@ -135,3 +146,128 @@ def test_a_full_disk_is_told_when_it_is_synced(
         write_text(tmp_path / "file", "new")
     assert (tmp_path / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@linux
+def test_a_line_is_on_disk_when_it_is_added_and_a_new_files_name_too(
+    tmp_path: Path, calls: list[tuple[str, str]]
+) -> None:
+    path = tmp_path / "lines"
+    append_line(path, "one")
+    assert calls == [("sync", "lines"), ("sync", tmp_path.name)]
+    append_line(path, "zwölf")
+    assert calls[2:] == [("sync", "lines")]
+    assert path.read_bytes() == "one\nzwölf\n".encode()
+
+
+def test_a_line_that_cannot_be_added_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OrtuneError, match=r"cannot write .*lines: .*\n  fix: free space"):
+        append_line(tmp_path / "missing" / "lines", "one")
+
+
+@pytest.mark.parametrize(
+    ("data", "whole"), [(b"", b""), (b"a", b""), (b"a\n", b"a\n"), (b"a\nb\n{", b"a\nb\n")]
+)
+def test_a_line_that_is_not_ended_is_neither_read_nor_kept(
+    tmp_path: Path, data: bytes, whole: bytes
+) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(data)
+    assert whole_lines(path) == whole.splitlines()
+    assert path.read_bytes() == data
+    cut_torn(path)
+    assert path.read_bytes() == whole
+
+
+def test_a_file_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
+    cut_torn(tmp_path / "lines")
+    assert whole_lines(tmp_path / "lines") == []
+    assert not list(tmp_path.iterdir())
+
+
+def interrupted(made: list[Path], result: Path | None = None) -> None:
+    """Make a file in each of these folders, or the file itself, and be interrupted."""
+    with pytest.raises(KeyboardInterrupt), left_clean(made, lambda path: path == result):
+        for path in made:
+            if path.suffix:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("half")
+            else:
+                (path / "deep").mkdir(parents=True)
+                (path / "deep" / "file").write_text("half")
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_block_takes_its_files_and_the_folders_above_with_it(
+    tmp_path: Path,
+) -> None:
+    interrupted([tmp_path / "new" / "run", tmp_path / "one" / "two" / "model.onnx"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_was_empty_is_emptied_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    interrupted([tmp_path / "run"])
+    assert list(tmp_path.rglob("*")) == [tmp_path / "run"]
+
+
+def test_an_empty_folder_that_the_block_removed_stays_away(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(KeyboardInterrupt), left_clean([tmp_path / "run"], lambda path: False):
+        (tmp_path / "run").rmdir()
+        raise KeyboardInterrupt
+
+
+def test_what_was_there_before_stays(tmp_path: Path) -> None:
+    full, file = tmp_path / "run", tmp_path / "model.onnx"
+    write_text(full / "kept", "old")
+    write_text(file, "old")
+    interrupted([full, file])
+    assert (full / "kept").read_text() == "old" and file.is_file()
+
+
+def test_what_holds_a_result_stays(tmp_path: Path) -> None:
+    run, other = tmp_path / "new" / "run", tmp_path / "new" / "other"
+    interrupted([run, other], result=run)
+    assert (run / "deep" / "file").is_file() and not other.exists()
+
+
+def test_a_block_that_ends_keeps_what_it_made_and_one_that_made_nothing_is_no_error(
+    tmp_path: Path,
+) -> None:
+    with left_clean([tmp_path / "run"], lambda path: False):
+        (tmp_path / "run").mkdir()
+    assert (tmp_path / "run").is_dir()
+    with pytest.raises(ZeroDivisionError), left_clean([tmp_path / "new"], lambda path: False):
+        raise ZeroDivisionError
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+TAKEN = OrtuneError("taken", fix="wait")
+
+
+def test_a_lock_is_held_by_one_at_a_time_and_its_folder_is_made(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "deep" / "lock"
+    with held(path, TAKEN):
+        began = time.monotonic()
+        with pytest.raises(OrtuneError, match="taken"), held(path, TAKEN):
+            pass
+        assert time.monotonic() - began < 0.5, "it does not wait unless it is told to"
+        began = time.monotonic()
+        with pytest.raises(OrtuneError, match="taken"), held(path, TAKEN, wait_s=0.3):
+            pass
+        assert time.monotonic() - began >= 0.3
+    with held(path, TAKEN):
+        pass
+
+
+def test_what_cannot_be_removed_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove(tmp_path / "missing")
+
+    def refused(*_args: Any, **_how: Any) -> None:
+        raise PermissionError
+
+    write_text(tmp_path / "run" / "file", "")
+    monkeypatch.setattr(os, "unlink", refused)
+    remove(tmp_path / "run")
+    assert (tmp_path / "run" / "file").is_file()
