@@ -41,7 +41,7 @@ _PROFILED = 0.02
 _SEARCHED = 2
 """Finalists from which on plans are searched for, not only compared."""
 _FINAL = 4
-"""The part that few plans are scored on may take so many times as long, where proof needs it."""
+"""The part that few plans are scored on may take so many times as long."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Original:
         division = {"search": found.search, "final": found.final}
         division[CALIBRATION] = () if feeds.synthetic else found.calibration
         longest = dict.fromkeys(division, self._allowed)
-        longest["final"] = max(self._allowed, min(wanted or 0, _FINAL * self._allowed))
+        longest["final"] = _FINAL * self._allowed
         thinned = {
             name: tuple(part[i] for i in spread(len(part), longest[name]))
             for name, part in division.items()

@@ -213,13 +213,17 @@ def test_equal_samples_count_once_for_a_proof(here: Path) -> None:
     assert 2 * len(final.proof) == len(final.indices)
 
 
-def test_more_time_is_asked_for_where_time_thins_what_is_held_out(here: Path) -> None:
+@pytest.mark.parametrize(("budget", "held_out"), [("cosine>=0.9", 80), ("snr(share=0)>=30", 50)])
+def test_few_plans_are_judged_on_more_of_what_time_thins(
+    here: Path, budget: str, held_out: int
+) -> None:
     rows = np.random.default_rng(0).standard_normal((200, 4)).astype(np.float32)
     np.savez(here / "many.npz", x=rows)
-    context, said = prepared(here, data=here / "many.npz", budget="cosine>=0.9", time=0.000001)
-    assert len(context.parts["final"].indices) == 80
+    context, said = prepared(here, data=here / "many.npz", budget=budget, time=0.000001)
+    assert len(context.parts["final"].indices) == held_out
     assert len(context.parts["search"].indices) == 20
-    assert "search: 20 of 80 samples used, for time" in said
+    assert any(text.startswith("search: 20 of ") for text in said)
+    assert not any(text.startswith("final: ") for text in said)
 
 
 def test_bounds_that_the_original_itself_leaves_are_refused_before_the_search(here: Path) -> None:
