@@ -35,6 +35,8 @@ from ortune.runtimes.onnxruntime import messages
 from ortune.workloads.latency import Latency
 
 _LAST_LINES = 4
+_LISTENING_S = 5.0
+"""For the last words of a process that has ended; whoever else holds its pipe is not waited for."""
 _LONGEST_BUILD_S = 3600.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LATENCY = Latency()
@@ -153,7 +155,7 @@ class Worker:
     def end(self, why: str) -> None:
         """Kill the process; what was asked of it fails for this reason."""
         self._ended = why
-        self._process.kill()
+        self._kill()
 
     def close(self) -> None:
         """End the process: politely first."""
@@ -161,14 +163,20 @@ class Worker:
         if self._process.stdin is not None:
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._listener.join()
-        if self._process.stdout is not None:
+        self._kill()
+        self._process.wait()
+        self._listener.join(timeout=_LISTENING_S)
+        if self._process.stdout is not None and not self._listener.is_alive():
             self._process.stdout.close()
+
+    def _kill(self) -> None:
+        """Kill the process and those that it left behind: they hold its pipes open."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)  # it leads a session of its own
+        except (AttributeError, OSError):  # there is none, or no such group here
+            self._process.kill()
 
     def _read(self, timeout_s: float, do: str) -> dict[str, Any]:
         """Return the answer; what tells how far it is goes to the sink.
@@ -181,7 +189,7 @@ class Worker:
             try:
                 line = self._answers.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                self._process.kill()
+                self._kill()
                 raise self._failed(f"no answer to '{do}' after {timeout_s:.3g} s") from None
             if not line:
                 raise self._failed(self._death())

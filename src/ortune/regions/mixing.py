@@ -1,17 +1,36 @@
-"""A recipe whose regions differ in precision: some are given back to float."""
+"""A recipe whose regions differ in precision: some are given back to float arithmetic."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.wording import count
 from ortune.quantization.node_filter import literally
-from ortune.quantization.roles import deciding
+from ortune.quantization.roles import Role, deciding, role
 from ortune.regions.leaving import following
 from ortune.regions.survey import RegionCost, Survey
+
+
+@dataclass(frozen=True)
+class GivenBack:
+    """What becomes of the regions that lose the surveyed precision.
+
+    Attributes:
+        left: Those that stay in float.
+        stored: Those whose weights alone are stored in integers.
+        step: That stores them; None where none is.
+    """
+
+    left: frozenset[str]
+    stored: frozenset[str] = frozenset()
+    step: Quantizer | None = None
+
+    def __bool__(self) -> bool:
+        """Whether any region loses the surveyed precision."""
+        return bool(self.left or self.stored)
 
 
 def mixable(recipe: Recipe) -> bool:
@@ -20,46 +39,73 @@ def mixable(recipe: Recipe) -> bool:
     return at is not None and "exclude" in _names(recipe.steps[at])
 
 
-def mixed(survey: Survey, left: Collection[str]) -> Recipe:
-    """Return a survey's recipe with some of its regions left in float.
+def mixed(survey: Survey, parts: GivenBack) -> Recipe:
+    """Return a survey's recipe with some of its regions in float, or with integer weights alone.
 
     What the deciding step excludes already stays excluded; a preparing step in front of it that
-    repeats it in `before`, or means it by default, follows.
+    repeats it in `before`, or means it by default, follows. The step that stores weights comes in
+    front of the deciding one, with the names of the layers that it takes.
 
     Args:
         survey: Of a mixable recipe.
-        left: Names of regions; layers of them are excluded by name, whatever it looks like.
+        parts: Names of regions; layers of them are excluded by name, whatever it looks like.
     """
     recipe = survey.plan.recipe
-    if not left:
+    if not parts:
         return recipe
-    steps = _without(recipe.steps, _nodes(survey, left))
-    some = f"{len(left)} of {count(len(survey.regions), 'region')} in float"
-    return Recipe(f"{recipe.name}, {some}", steps)
+    at = deciding(recipe.steps)
+    assert at is not None, "a survey is of a recipe that decides"
+    steps = _without(recipe.steps, at, _nodes(survey, parts.left | parts.stored))
+    told = [(parts.left, "float")]
+    if parts.step is not None:
+        own: dict[str, Any] = {"include": tuple(map(literally, _nodes(survey, parts.stored)))}
+        steps = (*steps[:at], replace(bare(parts.step), **own), *steps[at:])
+        told.append((parts.stored, parts.step.name()))
+    every = count(len(survey.regions), "region")
+    some = (f"{len(names)} of {every} in {how}" for names, how in told if names)
+    return Recipe(", ".join([recipe.name, *some]), steps)
 
 
-def left_in_float(survey: Survey, recipe: Recipe) -> frozenset[str] | None:
-    """Return which regions a recipe leaves in float, as `mixed` made it; None if it did not.
+def bare(step: Quantizer) -> Quantizer:
+    """Return a step that names no nodes."""
+    changes: dict[str, Any] = dict.fromkeys({"include", "exclude"} & _names(step), ())
+    return replace(step, **changes)
+
+
+def parted(survey: Survey, recipe: Recipe) -> GivenBack | None:
+    """Return what a recipe does with regions, as `mixed` made it; None if it did not.
 
     The recipe's name does not count.
     """
-    at = deciding(survey.plan.recipe.steps)
-    if at is None or len(recipe.steps) <= at or not mixable(recipe):
+    at, steps = deciding(survey.plan.recipe.steps), recipe.steps
+    if at is None or len(steps) <= at or not mixable(recipe):
         return None
-    former = set(_excluded(survey.plan.recipe.steps[at]))
-    more = set(_excluded(recipe.steps[at])) - former
-    left = frozenset(
+    step, taken = None, frozenset[str]()
+    if len(steps) > len(survey.plan.recipe.steps) and role(steps[at]) is Role.WEIGHTS:
+        first = steps[at]
+        assert isinstance(first, Quantizer)
+        step, taken = bare(first), frozenset(getattr(first, "include", ()))
+        steps = (*steps[:at], *steps[at + 1 :])
+    former = frozenset(_excluded(survey.plan.recipe.steps[at]))
+    more = frozenset(_excluded(steps[at])) - former
+    back, stored = _within(survey, more, former), _within(survey, taken, former)
+    parts = GivenBack(back - stored, stored & back, step)
+    if step is not None and not parts.stored:
+        return None
+    return parts if mixed(survey, parts).steps == recipe.steps else None
+
+
+def _within(survey: Survey, named: frozenset[str], former: frozenset[str]) -> frozenset[str]:
+    """Return the regions that are all named, but for what the surveyed step names itself."""
+    return frozenset(
         region.region
         for region in survey.regions
-        if more.intersection(found := set(map(literally, _named(region))))
-        and found <= more | former
+        if named.intersection(found := set(map(literally, _named(region))))
+        and found <= named | former
     )
-    return left if mixed(survey, left).steps == recipe.steps else None
 
 
-def _without(steps: tuple[Step, ...], nodes: Iterator[str]) -> tuple[Step, ...]:
-    at = deciding(steps)
-    assert at is not None, "a survey is of a recipe that decides"
+def _without(steps: tuple[Step, ...], at: int, nodes: Iterator[str]) -> tuple[Step, ...]:
     old = steps[at]
     assert isinstance(old, Quantizer)
     patterns = tuple(dict.fromkeys([*_excluded(old), *map(literally, nodes)]))

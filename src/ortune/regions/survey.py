@@ -89,6 +89,7 @@ class MixtureTried:
         lost: Likewise; None where it was not scored.
         kept: Whether it was the best plan when it was measured.
         why: Why, or why not.
+        stored: Regions whose weights alone it stores in integers.
     """
 
     survey: str
@@ -103,6 +104,7 @@ class MixtureTried:
     lost: float | None
     kept: bool
     why: str
+    stored: tuple[str, ...] = ()
 
 
 def unchanged(one: RegionCost) -> bool:

@@ -81,6 +81,7 @@ def _tried(known: Mixing, trial: Trial, view: View) -> MixtureTried:
         lost=known.lost(trial),
         kept=kept,
         why=why,
+        stored=expected.stored,
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 from ortune_toys.backends.crash import Crash
 from ortune_toys.backends.hang import Hang
@@ -158,3 +161,28 @@ def test_a_division_by_zero_is_a_value(model: Path) -> None:
         worker.ask("load")
         with pytest.raises(WorkerFailed, match="killed by SIGFPE"):
             worker.ask("first")
+
+
+LEAVES = """
+import subprocess, sys
+held = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print('{"left": %d}' % held.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="this system has no process groups")
+def test_what_a_worker_leaves_behind_is_not_waited_for(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library may fork; the fork holds the worker's pipes open when that is gone."""
+    (model.parent / "leaves.py").write_text(LEAVES)
+    monkeypatch.setenv("PYTHONPATH", str(model.parent), prepend=os.pathsep)
+    with Worker(job(model), program=["leaves"]) as worker:
+        left = psutil.Process(worker.ask("load")["left"])
+        assert left.is_running()
+        began = time.monotonic()
+    assert time.monotonic() - began < 60, "that one sleeps for ten minutes"
+    with suppress(psutil.NoSuchProcess):
+        left.wait(timeout=30)
+    assert not left.is_running()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.core.trial import Interval, Plan
 from ortune.quantization.node_filter import literally
-from ortune.regions.mixing import left_in_float, mixable, mixed
+from ortune.regions.mixing import GivenBack, bare, mixable, mixed, parted
 from ortune.regions.survey import RegionCost, Survey
 
 NONE = Interval(0.0, 0.0, 0.0)
@@ -32,27 +33,63 @@ def surveyed(recipe: Recipe, **regions: tuple[str, ...]) -> Survey:
     return Survey("key", Plan(recipe, Cpu()), tuple(found), 0.1)
 
 
+def back(left: Iterable[str]) -> GivenBack:
+    """Return that regions stay in float."""
+    return GivenBack(frozenset(left))
+
+
 def test_nodes_join_what_is_excluded_already() -> None:
     recipe = quantizers("int8-dynamic(exclude=[head])")
     survey = surveyed(recipe, a=("a", "a/gelu"), b=("b",), c=("c[0]*",))
-    found = mixed(survey, {"c", "a"})
+    found = mixed(survey, back({"c", "a"}))
     assert found.name == "int8-dynamic(exclude=[head]), 2 of 3 regions in float"
     assert str(found.steps[0]) == 'int8-dynamic(exclude=[head, a, a/gelu, "c[[]0][*]"])'
-    assert left_in_float(survey, found) == {"a", "c"}
+    assert parted(survey, found) == back({"a", "c"})
 
 
 def test_a_region_goes_by_its_layers_where_they_are_known() -> None:
     survey = surveyed(quantizers("int8-dynamic"), a=("a", "a/add", "a/gelu"), b=("b",))
     known = replace(survey.regions[0], layers=("a",))
-    found = mixed(survey := replace(survey, regions=(known, survey.regions[1])), ["a"])
+    found = mixed(survey := replace(survey, regions=(known, survey.regions[1])), back(["a"]))
     assert str(found.steps[0]) == "int8-dynamic(exclude=[a])"
-    assert left_in_float(survey, found) == {"a"}
+    assert parted(survey, found) == back({"a"})
+
+
+@pytest.mark.parametrize("rest", ["int8-weights", "int8-weights(form=nbits, exclude=[x])"])
+def test_weights_of_regions_are_stored_by_a_step_in_front(rest: str) -> None:
+    recipe = quantizers("smooth-quant(before=int8-dynamic)", "int8-dynamic")
+    survey = surveyed(recipe, a=("a",), b=("b[0]",), c=("c",), d=("d",))
+    step = parse(Quantizer, rest)
+    parts = GivenBack(frozenset("a"), frozenset({"b", "c"}), bare(step))
+    found = mixed(survey, replace(parts, step=step))
+    last = 'int8-dynamic(exclude=[a, "b[[]0]", c])'
+    assert [str(one) for one in found.steps] == [
+        f"smooth-quant(before={last})",
+        str(replace(bare(step), include=("b[[]0]", "c"))),
+        last,
+    ]
+    assert found.name.endswith(f", 1 of 4 regions in float, 2 of 4 regions in {step.name()}")
+    assert parted(survey, found) == parts
+    assert mixable(found)
+    assert parted(survey, Recipe("", (found.steps[0], found.steps[2]))) == back("abc")
+
+
+def test_a_step_in_front_that_takes_other_nodes_is_no_mixture() -> None:
+    survey = surveyed(quantizers("int8-dynamic"), a=("a", "a2"), b=("b",))
+    for first, last in (
+        ("int8-weights(include=[a])", "int8-dynamic(exclude=[a, a2])"),
+        ("int8-weights(include=[z])", "int8-dynamic(exclude=[b])"),
+        ("int8-weights(include=[b])", "int8-dynamic"),
+        ("int8-weights(include=[b], exclude=[a])", "int8-dynamic(exclude=[b])"),
+        ("int8-weights", "int8-dynamic(exclude=[b])"),
+    ):
+        assert parted(survey, quantizers(first, last)) is None, (first, last)
 
 
 def test_none_left_is_the_recipe_itself() -> None:
     survey = surveyed(quantizers("int8-static"), a=("a",))
-    assert mixed(survey, ()) == survey.plan.recipe
-    assert left_in_float(survey, survey.plan.recipe) == frozenset()
+    assert mixed(survey, back(())) == survey.plan.recipe
+    assert parted(survey, survey.plan.recipe) == back(frozenset())
 
 
 def test_preparing_steps_follow_the_step_they_prepare_for() -> None:
@@ -61,7 +98,7 @@ def test_preparing_steps_follow_the_step_they_prepare_for() -> None:
         "adaptive-rounding(before=int8-dynamic)",
         "int8-dynamic",
     )
-    found = mixed(surveyed(recipe, a=("a",), b=("b",)), ["b"])
+    found = mixed(surveyed(recipe, a=("a",), b=("b",)), back(["b"]))
     last = "int8-dynamic(exclude=[b])"
     assert [str(step) for step in found.steps] == [
         f"smooth-quant(before={last})",
@@ -71,14 +108,14 @@ def test_preparing_steps_follow_the_step_they_prepare_for() -> None:
 
 
 def test_what_is_meant_by_default_is_written_out_where_it_changes() -> None:
-    found = mixed(surveyed(quantizers("bias-correction", "int8-static"), a=("a",)), ["a"])
+    found = mixed(surveyed(quantizers("bias-correction", "int8-static"), a=("a",)), back(["a"]))
     last = "int8-static(exclude=[a])"
     assert [str(step) for step in found.steps] == [f"bias-correction(before={last})", last]
 
 
 def test_steps_for_another_step_stay() -> None:
     recipe = quantizers("adaptive-rounding(before=int8-static)", "int8-static", "int8-dynamic")
-    found = mixed(surveyed(recipe, a=("a",)), ["a"])
+    found = mixed(surveyed(recipe, a=("a",)), back(["a"]))
     assert found.steps[:2] == recipe.steps[:2]
     assert str(found.steps[2]) == "int8-dynamic(exclude=[a])"
 
@@ -92,10 +129,10 @@ def test_another_recipe_is_no_mixture() -> None:
         "int8-static(exclude=[b])",
         "fp16",
     ):
-        assert left_in_float(survey, quantizers(other)) is None, other
-    assert left_in_float(survey, Recipe("as-is")) is None
+        assert parted(survey, quantizers(other)) is None, other
+    assert parted(survey, Recipe("as-is")) is None
     clean = Recipe("clean", (parse(Transform, "simplify"), *quantizers("int8-dynamic").steps))
-    assert left_in_float(survey, clean) is None
+    assert parted(survey, clean) is None
 
 
 @pytest.mark.parametrize(
@@ -124,15 +161,15 @@ NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 def test_every_name_comes_back_from_its_spelling(nodes: list[str]) -> None:
     recipe = quantizers("adaptive-rounding(before=int8-dynamic)", "int8-dynamic")
     survey = surveyed(recipe, one=tuple(nodes[:-1]), two=tuple(nodes[-1:]))
-    found = mixed(survey, ["one"])
+    found = mixed(survey, back(["one"]))
     read = tuple(parse(Quantizer, str(step)) for step in found.steps)
     assert read == found.steps
     steps: list[Step] = [codec.decode(Quantizer, codec.encode(step)) for step in found.steps]
     assert tuple(steps) == found.steps
-    assert left_in_float(survey, Recipe("whatever", read)) == {"one"}
+    assert parted(survey, Recipe("whatever", read)) == back({"one"})
     assert getattr(read[-1], "exclude") == tuple(map(literally, nodes[:-1]))  # noqa: B009
 
 
 def test_a_region_left_out_from_the_start_is_not_given_back() -> None:
     survey = surveyed(quantizers("int8-dynamic(exclude=[a])"), a=("a",), b=("b",))
-    assert left_in_float(survey, mixed(survey, ["b"])) == {"b"}
+    assert parted(survey, mixed(survey, back(["b"]))) == back({"b"})

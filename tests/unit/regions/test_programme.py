@@ -28,7 +28,7 @@ def problems(draw: st.DrawFn) -> tuple[dict[str, list[Choice]], list[Border], fl
     pairs = st.tuples(st.sampled_from(names), st.sampled_from(names))
     found = draw(st.lists(pairs, max_size=4, unique=True))
     borders = [Border(a, b, draw(COSTS)) for a, b in found if a != b]
-    return choices, borders, draw(st.integers(0, 60)) / 10 + 0.05
+    return choices, borders, draw(st.integers(0, 60)) / 10 + 0.03
 
 
 def by_hand(

@@ -18,6 +18,7 @@ from ortune.core.session import Session, Tensors
 from ortune.runtimes import own_process
 from ortune.runtimes.in_process import InProcess
 from ortune.runtimes.onnxruntime.providers import plug_in
+from ortune.runtimes.openvino import package
 
 PROVIDER = "OpenVINO"
 """Under this name the runtime's own nodes are shown as placed, with a device that is no CPU."""
@@ -50,7 +51,9 @@ def missing(device: str = "CPU") -> str | None:
 
 
 _ASK = f"""
-import sys, openvino
+import sys
+{package.SILENT}
+import openvino
 device, remedy = sys.argv[1:]
 try:
     found = openvino.Core().get_property(device, "AVAILABLE_DEVICES")
@@ -117,9 +120,7 @@ def takes(
     Raises:
         BadModel: OpenVINO does not read the model; the text names the operators.
     """
-    import openvino
-
-    core = openvino.Core()
+    core = package.load().Core()
     if device == "AUTO":  # it does not tell; the device that it chooses does
         chosen = compiled(path, options, device).get_property("EXECUTION_DEVICES")
         device, options = str(chosen[0]).strip("()"), {}
@@ -160,8 +161,7 @@ def save(path: Path, out: Path) -> None:
     Raises:
         BadModel: OpenVINO does not read the model.
     """
-    import openvino
-
+    openvino = package.load()
     try:
         openvino.save_model(openvino.Core().read_model(str(path)), out, compress_to_fp16=False)
     except RuntimeError as error:
@@ -177,10 +177,8 @@ def compiled(path: Path, options: Mapping[str, str], device: str = "CPU") -> Any
     Raises:
         BadModel: OpenVINO does not accept it.
     """
-    import openvino
-
     try:
-        return openvino.Core().compile_model(str(path), device, dict(options))
+        return package.load().Core().compile_model(str(path), device, dict(options))
     except RuntimeError as error:
         raise BadModel(
             f"openvino does not load {path.name}: {_reason(error)}",

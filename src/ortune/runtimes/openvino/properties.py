@@ -10,6 +10,7 @@ from typing import Any
 from ortune.core.errors import BadSettings
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.runtimes.onnxruntime import checks, keys
+from ortune.runtimes.openvino import package
 
 _STAYS: Mapping[str, str] = {"ENABLE_STARTUP_FALLBACK": "NO", "ENABLE_RUNTIME_FALLBACK": "NO"}
 """AUTO else computes on the CPU until its device has compiled, and goes on there if that fails."""
@@ -87,9 +88,7 @@ def demand(names: Sequence[str], *, plugged: bool, device: str = "CPU") -> None:
 @cache
 def writable(device: str = "CPU") -> tuple[str, ...]:
     """Return what a device of the installed runtime lets be set; AUTO passes on the CPU's."""
-    import openvino
-
-    core, names = openvino.Core(), set[str]()
+    core, names = package.load().Core(), set[str]()
     for one in ("AUTO", "CPU") if device == "AUTO" else (device,):
         found = core.get_property(one, "SUPPORTED_PROPERTIES")
         names |= {name for name, access in found.items() if str(access) != "RO"}

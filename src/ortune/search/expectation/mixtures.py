@@ -3,7 +3,8 @@
 Times of regions add nearly and so do their losses (arXiv 2505.13060): an integer programme over
 them finds the fastest mixture that loses no more than the budget allows. What the whole plan lost
 tells how much the sum of single losses is in the budget's measure; each mixture that was measured
-tells it again, nearer to the limit.
+tells it again, nearer to the limit. Where integer weights alone were measured on the same backend,
+a region may take them in the place of float.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from functools import cached_property
 
 from ortune.core.budget import Budget
 from ortune.core.trial import Plan, Status, Trial
-from ortune.regions.mixing import left_in_float, mixed
-from ortune.regions.programme import Choice, solve
+from ortune.regions.mixing import GivenBack, mixed, parted
+from ortune.regions.programme import Choice, Solution, solve
 from ortune.regions.survey import RegionCost, Survey
 from ortune.search.expectation.candidates import REGIONS, Candidate
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.losses import LossCurve, curves
+from ortune.search.expectation.mixture import Mixture
+from ortune.search.expectation.storing import Storing
 from ortune.search.expectation.strain import lost
-from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
 
 MOST = 4
@@ -33,55 +35,7 @@ _LEAST_GAIN = 0.99
 """A further mixture must be expected to take less than this share of the best before it."""
 _TINY = 0.001
 """Share of the original's latency below which a gain that may be none counts as none."""
-_SPREAD = (0.5, 0.25)
-"""Standard deviation of the logarithm of a loss: by the whole plan alone, and by a mixture."""
-_TIME_SD = (0.06, 0.03)
-"""Of the logarithm of a ratio, likewise."""
-_FEW = 3
-"""Regions whose names a reason gives."""
-_FLOAT, _OWN = "float", "plan"
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """A mixture and what is expected of it.
-
-    Attributes:
-        left: Regions in float.
-        ratio: Of its latency to the original's.
-        lost: Over what may be lost.
-        corrected: By what its summed costs were multiplied to get there.
-        first: No mixture of the survey was measured before it.
-    """
-
-    survey: Survey
-    plan: Plan
-    left: tuple[str, ...]
-    ratio: float
-    lost: float
-    corrected: float
-    first: bool
-
-    @property
-    def latency(self) -> Normal:
-        """Logarithm of its ratio."""
-        return Normal(math.log(self.ratio), _TIME_SD[not self.first])
-
-    @property
-    def keeps(self) -> float:
-        """The chance that it keeps the budget."""
-        if self.lost <= 0:
-            return 0.97
-        return 0.97 * Normal(math.log(self.lost), _SPREAD[not self.first]).below(0.0)
-
-    @property
-    def why(self) -> str:
-        """The short form of where it comes from."""
-        shown = ", ".join(self.left[:_FEW]) + ", ..." * (len(self.left) > _FEW)
-        return (
-            f"regions: {len(self.left)} of {len(self.survey.regions)} in float ({shown}): "
-            f"expected ratio {self.ratio:.2f}, {self.lost:.2f} of the allowed loss"
-        )
+_FLOAT, _STORED, _OWN = "float", "weights", "plan"
 
 
 @dataclass(frozen=True)
@@ -91,12 +45,14 @@ class Mixing:
     Attributes:
         whole: The trial of the surveyed plan.
         mixtures: Trials of its mixtures where the plan runs, in order.
+        storing: What integer weights alone bring there; None where that is not known.
     """
 
     survey: Survey
     budget: Budget
     whole: Trial
     mixtures: Sequence[Trial] = field(default=())
+    storing: Storing | None = None
 
     @classmethod
     def of(cls, survey: Survey, view: View) -> Mixing | None:
@@ -107,18 +63,18 @@ class Mixing:
         if whole.ratio is None or not _scored(whole):
             return None
         found = [t for t in view.trials if t.part == "search" and _mixes(survey, t)]
-        return cls(survey, view.budget, whole, found)
+        return cls(survey, view.budget, whole, found, Storing.of(whole, view))
 
     def before(self, trial: Trial) -> Mixing:
         """Return what was known when one of its mixtures was proposed."""
         at = self.mixtures.index(trial)
-        return Mixing(self.survey, self.budget, self.whole, self.mixtures[:at])
+        return replace(self, mixtures=self.mixtures[:at])
 
     def expected(self, trial: Trial) -> Mixture:
         """Return what was expected of one of its mixtures when it was proposed."""
-        left, before = _left(self.survey, trial), self.before(trial)
-        by = next((curve for curve, found in before._found if found == left), None)
-        return before._mixture(left, by or next(iter(before._curves), None), trial.plan)
+        parts, before = _parts(self.survey, trial), self.before(trial)
+        by = next((curve for curve, found in before._found if found == parts), None)
+        return before._mixture(parts, by or next(iter(before._curves), None), trial.plan)
 
     def lost(self, trial: Trial) -> float | None:
         """Return what a trial lost over what it may; None where it was not scored."""
@@ -128,17 +84,17 @@ class Mixing:
         """Return the mixture to try now; None where there is none worth it."""
         if len(self.mixtures) >= MOST:
             return None
-        tried = {_left(self.survey, t) for t in self.mixtures}
+        tried = [_parts(self.survey, t) for t in self.mixtures]
         best = min((t.ratio.value for t in self._kept if t.ratio), default=math.inf)
-        for curve, left in self._found:
-            made = self._mixture(left, curve)
-            if left not in tried and made.ratio < _LEAST_GAIN * best:
+        for curve, parts in self._found:
+            made = self._mixture(parts, curve)
+            if parts not in tried and made.ratio < _LEAST_GAIN * best:
                 return made
         return None
 
     @cached_property
-    def _found(self) -> Sequence[tuple[LossCurve | None, frozenset[str]]]:
-        """Return which regions are best left in float by each curve, where some are, not all."""
+    def _found(self) -> Sequence[tuple[LossCurve | None, GivenBack]]:
+        """Return which regions are best given back by each curve, where some are, not all."""
         # Where no region costs anything, and the plan keeps the budget, all is allowed.
         free: list[LossCurve | None] = [None] if self._kept and not self._curves else []
         found = []
@@ -146,34 +102,46 @@ class Mixing:
             room = math.inf if curve is None else curve.room(_AIM)
             solution = solve(self._choices, (), room)
             if solution is not None and solution.of(_OWN):
-                left = frozenset({*solution.of(_FLOAT), *self._unmeasured})
-                found += [(curve, left)] if left else []
+                parts = self._given(solution)
+                found += [(curve, parts)] if parts else []
         return found
+
+    def _given(self, solution: Solution) -> GivenBack:
+        left = frozenset({*solution.of(_FLOAT), *self._unmeasured})
+        stored = frozenset(solution.of(_STORED))
+        step = self.storing.step if stored and self.storing is not None else None
+        return GivenBack(left, stored, step)
 
     # --- time -------------------------------------------------------------------------------
 
     def _mixture(
-        self, left: frozenset[str], curve: LossCurve | None, plan: Plan | None = None
+        self, parts: GivenBack, curve: LossCurve | None, plan: Plan | None = None
     ) -> Mixture:
-        named = tuple(r.region for r in self.survey.regions if r.region in left)
+        left, stored = self._named(parts.left), self._named(parts.stored)
         if plan is None:
-            plan = Plan(mixed(self.survey, named), self.survey.plan.backend)
-        summed = self._summed(left)
+            plan = Plan(mixed(self.survey, parts), self.survey.plan.backend)
+        summed = self._summed(parts)
         gone = curve.at(summed) if curve else 0.0
         factor = gone / summed if summed else 1.0
-        return Mixture(
-            *(self.survey, plan, named, self._ratio(left), gone, factor),
-            first=not self.mixtures,
-        )
+        first, ratio = not self.mixtures, self._ratio(parts)
+        return Mixture(self.survey, plan, left, stored, ratio, gone, factor, first)
 
-    def _ratio(self, left: frozenset[str]) -> float:
-        """Return the expected ratio: the plan's, and what regions in float do not save."""
+    def _named(self, regions: frozenset[str]) -> tuple[str, ...]:
+        return tuple(r.region for r in self.survey.regions if r.region in regions)
+
+    def _ratio(self, parts: GivenBack) -> float:
+        """Return the expected ratio: the plan's, and what regions given back do not save."""
         assert self.whole.ratio is not None
-        back = self._pace * self._given_back(left)
+        back = self._pace * self._given_back(parts)
         return max(0.1 * self.whole.ratio.value, self.whole.ratio.value + back)
 
-    def _given_back(self, left: frozenset[str]) -> float:
-        found = (r.time_gained.value for r in self.survey.regions if r.region in left)
+    def _given_back(self, parts: GivenBack) -> float:
+        """Return what regions save as the plan has them, and no longer as they are."""
+        share = self.storing.gains if self.storing is not None else 0.0
+        back = dict.fromkeys(parts.left, 1.0) | dict.fromkeys(parts.stored, 1.0 - share)
+        found = (
+            back[r.region] * r.time_gained.value for r in self.survey.regions if r.region in back
+        )
         return math.fsum(gained for gained in found if math.isfinite(gained))
 
     @cached_property
@@ -181,7 +149,7 @@ class Mixing:
         """Return what the last mixture lost in time over what its regions were to lose."""
         assert self.whole.ratio is not None
         for trial in reversed(self.mixtures):
-            back = self._given_back(_left(self.survey, trial))
+            back = self._given_back(_parts(self.survey, trial))
             if trial.ratio is not None and back > _TINY:
                 found = (trial.ratio.value - self.whole.ratio.value) / back
                 return min(4.0, max(0.25, found))
@@ -192,25 +160,38 @@ class Mixing:
     @cached_property
     def _choices(self) -> Mapping[str, Sequence[Choice]]:
         """What makes no difference stays as it is: the plan's step leaves it in float already."""
-        own = {r.region: Choice(_OWN, -_gain(r), _cost(r)) for r in self.survey.regions}
+        own = {r.region: (r, Choice(_OWN, -_gain(r), _cost(r))) for r in self.survey.regions}
         given_back = Choice(_FLOAT, 0.0, 0.0)
         return {
-            name: (one, given_back) if one.time or one.cost else (one,)
-            for name, one in own.items()
+            name: (one, *self._stored(region, one), given_back) if one.time or one.cost else (one,)
+            for name, (region, one) in own.items()
         }
+
+    def _stored(self, region: RegionCost, own: Choice) -> Sequence[Choice]:
+        """Return integer weights alone as a further choice, where a region can take them."""
+        known = self.storing
+        if known is None or not known.takes(region.ops) or not own.measured or own.time >= 0:
+            return ()
+        return (Choice(_STORED, known.gains * own.time, known.loses * own.cost),)
 
     @cached_property
     def _unmeasured(self) -> frozenset[str]:
         return frozenset(name for name, (own, *_) in self._choices.items() if not own.measured)
 
-    def _summed(self, left: frozenset[str]) -> float:
-        taken = (own for name, (own, *_) in self._choices.items() if name not in left)
-        return math.fsum(one.cost for one in taken if one.measured)
+    def _summed(self, parts: GivenBack) -> float:
+        loses = self.storing.loses if self.storing is not None else 0.0
+        share = dict.fromkeys(parts.left, 0.0) | dict.fromkeys(parts.stored, loses)
+        taken = (
+            share.get(name, 1.0) * own.cost
+            for name, (own, *_) in self._choices.items()
+            if own.measured
+        )
+        return math.fsum(taken)
 
     @cached_property
     def _curves(self) -> Sequence[LossCurve]:
         points = [
-            (self._summed(_left(self.survey, trial)), gone)
+            (self._summed(_parts(self.survey, trial)), gone)
             for trial in (self.whole, *self.mixtures)
             if _scored(trial) and (gone := self.lost(trial)) is not None
         ]
@@ -247,11 +228,11 @@ def expected_mixtures(view: View) -> dict[Candidate, Expected]:
 def _mixes(survey: Survey, trial: Trial) -> bool:
     if trial.plan.backend != survey.plan.backend:
         return False
-    return bool(left_in_float(survey, trial.plan.recipe))
+    return bool(parted(survey, trial.plan.recipe))
 
 
-def _left(survey: Survey, trial: Trial) -> frozenset[str]:
-    return left_in_float(survey, trial.plan.recipe) or frozenset()
+def _parts(survey: Survey, trial: Trial) -> GivenBack:
+    return parted(survey, trial.plan.recipe) or GivenBack(frozenset())
 
 
 def _scored(trial: Trial) -> bool:

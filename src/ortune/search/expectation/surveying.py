@@ -9,7 +9,7 @@ from statistics import median
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.trial import Plan, Status, Trial
-from ortune.regions.mixing import left_in_float, mixable
+from ortune.regions.mixing import mixable, parted
 from ortune.regions.survey import SurveyRequest
 from ortune.search.expectation.candidates import REGIONS
 from ortune.search.expectation.expectations import Expectations
@@ -94,7 +94,7 @@ def _measured(trial: Trial) -> bool:
 def _is_mixture(view: View, trial: Trial) -> bool:
     if trial.stage == REGIONS:
         return True
-    return any(left_in_float(one, trial.plan.recipe) for one in view.surveys)
+    return any(parted(one, trial.plan.recipe) for one in view.surveys)
 
 
 def _gain(trial: Trial, view: View) -> float:

@@ -27,7 +27,7 @@ def test_the_first_process_is_cold_and_the_others_are_warm(
     found = ot.bench(path, on="engined,cpu(threads=1)", sets=2, seconds=0.2, sink=seen.append)
     first, second = found.rows
     assert first["caches"] == ["cold", "warm"] and "caches" not in second
-    assert first["load_ns"][0] > 300e6 > first["load_ns"][1]
+    assert first["load_ns"][0] > max(300e6, first["load_ns"][1])
     assert not (tmp_path / "home" / "ortune" / "engines").exists()
     told = {one.work for one in seen if isinstance(one, Progress)}
     assert told == {"timing", "building an engine for ToyExecutionProvider"}

@@ -14,13 +14,17 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import AS_IS, Recipe
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
+from ortune.quantizers.int4_weights import Int4Weights
 from ortune.quantizers.int8_dynamic import Int8Dynamic
+from ortune.quantizers.int8_weights import Int8Weights
 from ortune.recipe.space import Space, Target
-from ortune.regions.mixing import mixed
+from ortune.regions.mixing import GivenBack, mixed
 from ortune.regions.survey import RegionCost, Survey
-from ortune.search.expectation.mixtures import MOST, Mixing, Mixture, mixtures
+from ortune.search.expectation.mixture import Mixture
+from ortune.search.expectation.mixtures import MOST, Mixing, mixtures
 from ortune.search.expectation.surveying import longest_s, surveys
 from ortune.search.policy import View
+from ortune.transforms.simplify import Simplify
 from ortune.workloads.latency import Latency
 
 CPU = Cpu()
@@ -62,7 +66,7 @@ def view(made: Survey | None, *trials: Trial, **known: object) -> View:
 
 
 def of_mixture(made: Survey, left: Sequence[str], ratio: float, lost: float | None) -> Trial:
-    return trial(Plan(mixed(made, left), CPU), ratio, lost)
+    return trial(Plan(mixed(made, GivenBack(frozenset(left))), CPU), ratio, lost)
 
 
 def first(made: Survey, *trials: Trial) -> Mixture | None:
@@ -207,6 +211,87 @@ def test_settings_around_a_mixture_are_not_further_mixtures() -> None:
     assert one is not None
     elsewhere = trial(Plan(one.plan.recipe, Cpu(threads=1)), 0.5, 0.2)
     assert first(MANY, whole, elsewhere) == one
+
+
+# --- integer weights alone --------------------------------------------------------------------
+
+STORE = Int8Weights(form="nbits")
+WEIGHTS = Plan(Recipe("int8-weights", (STORE,)), CPU)
+
+
+def test_a_region_takes_integer_weights_where_these_are_faster_than_float() -> None:
+    """Weights alone save half of what the plan saves and lose a tenth of what it loses."""
+    stored = trial(WEIGHTS, 0.7, 0.16)
+    found = first(FRAGILE, trial(WHOLE, 0.4, 1.6), stored)
+    assert found is not None
+    assert (found.left, found.stored) == ((), ("a",))
+    assert found.ratio == pytest.approx(0.41)
+    assert found.lost == pytest.approx(0.52)
+    assert [str(step) for step in found.plan.recipe.steps] == [
+        "int8-weights(form=nbits, include=[a])",
+        "int8-dynamic(exclude=[a])",
+    ]
+    assert "1 of 3 with integer weights alone (a)" in found.why
+
+
+def test_what_loses_too_much_with_integer_weights_goes_to_float() -> None:
+    costs = {"a": 0.32, "b": 0.01, "c": 0.01}
+    made = survey(*(region(name, cost, 0.15) for name, cost in costs.items()))
+    whole = trial(WHOLE, 0.4, 3.4)
+    clean, noisy = (first(made, whole, trial(WEIGHTS, 0.7, lost)) for lost in (0.68, 0.95))
+    assert clean is not None
+    assert noisy is not None
+    assert (clean.left, clean.stored) == ((), ("a",))
+    assert (noisy.left, noisy.stored) == (("a",), ())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        trial(WEIGHTS, 0.7, 1.2),
+        trial(WEIGHTS, 1.1, 0.1),
+        trial(WEIGHTS, 0.98, 0.1),
+        trial(WEIGHTS, 0.7, None),
+        trial(replace(WEIGHTS, backend=Cpu(threads=1)), 0.7, 0.1),
+        replace(trial(WEIGHTS, 0.7, 0.1), ratio=None),
+        trial(Plan(Recipe("", (Simplify(), STORE)), CPU), 0.7, 0.1),
+        trial(Plan(Recipe("", (replace(STORE, include=("a",)),)), CPU), 0.7, 0.1),
+        trial(Plan(Recipe("", (Int4Weights(),)), CPU), 0.7, 0.1),
+    ],
+)
+def test_integer_weights_that_do_not_help_or_are_not_known_there_are_not_taken(
+    other: Trial,
+) -> None:
+    found = first(FRAGILE, trial(WHOLE, 0.4, 1.6), other)
+    assert found is not None
+    assert (found.left, found.stored) == (("a",), ())
+
+
+def test_layers_that_are_no_products_and_regions_that_cost_time_stay_without() -> None:
+    stored, whole = trial(WEIGHTS, 0.7, 0.16), trial(WHOLE, 0.4, 1.6)
+    conv = replace(FRAGILE.regions[0], ops=("Conv", "MatMul"))
+    found = first(replace(FRAGILE, regions=(conv, *FRAGILE.regions[1:])), whole, stored)
+    assert found is not None
+    assert (found.left, found.stored) == (("a",), ())
+    slow = survey(region("a", 0.3, -0.02), region("b", 0.05, 0.2), region("c", 0.05, 0.3))
+    found = first(slow, whole, stored)
+    assert found is not None
+    assert (found.left, found.stored) == (("a",), ())
+
+
+def test_what_a_mixture_with_integer_weights_lost_corrects_the_next() -> None:
+    whole, stored = trial(WHOLE, 0.4, 3.0), trial(WEIGHTS, 0.9, 0.3)
+    one = first(MANY, whole, stored)
+    assert one is not None
+    assert one.stored
+    failed = trial(one.plan, one.ratio, 1.4)
+    two = first(MANY, whole, stored, failed)
+    assert two is not None
+    assert len(two.left) + len(two.stored) > len(one.left) + len(one.stored)
+    assert two.corrected > one.corrected
+    known = Mixing.of(MANY, view(MANY, whole, stored, failed))
+    assert known is not None
+    assert known.expected(failed) == one
 
 
 # --- surveys ----------------------------------------------------------------------------------

@@ -1,0 +1,28 @@
+"""OpenVINO's Python package, imported so that nothing leaves the machine."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+SILENT = 'sys.modules.setdefault("openvino_telemetry", None)'
+"""Code of a process of its own that says so before it imports the package."""
+
+
+def load() -> Any:
+    """Return the package ``openvino``, without the usage data that it sends when it is imported.
+
+    It does that with package ``openvino-telemetry``, from a forked process that outlives a worker
+    and holds its pipes open; where that package cannot be imported, it goes on without.
+    """
+    held = sys.modules.keys() & {"openvino", "openvino_telemetry"}
+    if held:  # the program that we run in has decided
+        import openvino
+
+        return openvino
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    try:
+        import openvino
+    finally:
+        del sys.modules["openvino_telemetry"]
+    return openvino
