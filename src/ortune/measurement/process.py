@@ -34,9 +34,7 @@ from ortune.measurement.job import MAIN, Failure, WorkerJob
 from ortune.runtimes.onnxruntime import messages
 from ortune.workloads.latency import Latency
 
-_LAST_LINES = 4
 _LISTENING_S = 5.0
-"""For the last words of a process that has ended; whoever else holds its pipe is not waited for."""
 _LONGEST_BUILD_S = 3600.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LATENCY = Latency()
@@ -167,15 +165,15 @@ class Worker:
             self._process.wait(timeout=2)
         self._kill()
         self._process.wait()
-        self._listener.join(timeout=_LISTENING_S)
+        self._listener.join(timeout=_LISTENING_S)  # whoever else holds its pipe is not waited for
         if self._process.stdout is not None and not self._listener.is_alive():
             self._process.stdout.close()
 
     def _kill(self) -> None:
-        """Kill the process and those that it left behind: they hold its pipes open."""
+        """Kill the process, the leader of a group, and those that it left: they hold its pipes."""
         try:
-            os.killpg(self._process.pid, signal.SIGKILL)  # it leads a session of its own
-        except (AttributeError, OSError):  # there is none, or no such group here
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (AttributeError, OSError):  # the group is empty, or this system has none
             self._process.kill()
 
     def _read(self, timeout_s: float, do: str) -> dict[str, Any]:
@@ -212,13 +210,11 @@ class Worker:
         code = self._process.wait()
         if self._ended:
             return self._ended
-        lines = self._log.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
+        lines = self._log.read_text(errors="replace").strip().splitlines()
         tail = f": {gist(lines[-1])}" if lines else ""
         if code < 0:
-            try:
-                name = signal.Signals(-code).name
-            except ValueError:
-                name = str(-code)
+            known = {one.value: one.name for one in signal.Signals}
+            name = known.get(-code, str(-code))
             return f"the worker was killed by {name}{tail}"
         return f"the worker ended with exit code {code}{tail}"
 

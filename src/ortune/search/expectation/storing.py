@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ortune.core.step import Quantizer
 from ortune.core.trial import Status, Trial
-from ortune.quantization.roles import Role, deciding, role
+from ortune.quantization.roles import Role, role
 from ortune.regions.mixing import bare
 from ortune.search.expectation.strain import lost
 from ortune.search.policy import View
@@ -72,14 +72,11 @@ def _there(whole: Trial, view: View) -> Iterable[Trial]:
 
 
 def _stores(trial: Trial) -> Quantizer | None:
-    """Return the step of a plan that does nothing but store weights, scored as a whole."""
-    steps = trial.plan.recipe.steps
-    at = deciding(steps)
-    if at is None or len(steps) != 1 or role(steps[at]) is not Role.WEIGHTS or not trial.score:
+    """Return the step of a plan that stores weights and rounds nothing else, scored."""
+    found = [step for step in trial.plan.recipe.steps if isinstance(step, Quantizer)]
+    if len(found) != 1 or role(found[0]) is not Role.WEIGHTS or trial.score is None:
         return None
-    step = steps[at]
-    assert isinstance(step, Quantizer)
-    return bare(step) if step == bare(step) else None
+    return found[0] if found[0] == bare(found[0]) else None
 
 
 def _share(trial: Trial, whole: Trial, view: View) -> float:

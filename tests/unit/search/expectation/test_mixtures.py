@@ -17,6 +17,7 @@ from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 from ortune.quantizers.int4_weights import Int4Weights
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_weights import Int8Weights
+from ortune.quantizers.smooth_quant import SmoothQuant
 from ortune.recipe.space import Space, Target
 from ortune.regions.mixing import GivenBack, mixed
 from ortune.regions.survey import RegionCost, Survey
@@ -216,7 +217,7 @@ def test_settings_around_a_mixture_are_not_further_mixtures() -> None:
 # --- integer weights alone --------------------------------------------------------------------
 
 STORE = Int8Weights(form="nbits")
-WEIGHTS = Plan(Recipe("int8-weights", (STORE,)), CPU)
+WEIGHTS = Plan(Recipe("int8-weights", (Simplify(), STORE)), CPU)
 
 
 def test_a_region_takes_integer_weights_where_these_are_faster_than_float() -> None:
@@ -254,7 +255,7 @@ def test_what_loses_too_much_with_integer_weights_goes_to_float() -> None:
         trial(WEIGHTS, 0.7, None),
         trial(replace(WEIGHTS, backend=Cpu(threads=1)), 0.7, 0.1),
         replace(trial(WEIGHTS, 0.7, 0.1), ratio=None),
-        trial(Plan(Recipe("", (Simplify(), STORE)), CPU), 0.7, 0.1),
+        trial(Plan(Recipe("", (SmoothQuant(), STORE)), CPU), 0.7, 0.1),
         trial(Plan(Recipe("", (replace(STORE, include=("a",)),)), CPU), 0.7, 0.1),
         trial(Plan(Recipe("", (Int4Weights(),)), CPU), 0.7, 0.1),
     ],
