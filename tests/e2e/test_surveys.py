@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from tests.surveying import context
 from tests.unit.quantizing import model_of, normal
@@ -15,11 +17,15 @@ from ortune.core.event import silent
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan
+from ortune.data.stream import Stream
 from ortune.experiment import measure
+from ortune.experiment.build import build_all
 from ortune.experiment.context import Context
 from ortune.experiment.surveys.progress import SurveyProgress
 from ortune.experiment.surveys.run import survey
+from ortune.measurement.job import MAIN
 from ortune.measurement.timing.turns import ready
+from ortune.regions.mixing import GivenBack, mixed
 from ortune.regions.survey import Survey
 
 SIZE = 256
@@ -117,3 +123,25 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     part = surveyed(known, "int8-dynamic", 20)
     assert [r.accuracy_cost for r in part.regions] == [r.accuracy_cost for r in first.regions]
     assert path.read_bytes().startswith(b"".join(kept[:3]))
+
+
+def test_a_mixture_has_all_three_kinds_in_one_graph(tmp_path: Path) -> None:
+    samples = [{"h0": normal(64, SIZE, seed=seed)} for seed in range(4)]
+    known = context(tmp_path / "run", chain(4), samples)
+    found = surveyed(known, "int8-dynamic", 10)
+    first, second, *others = (region.region for region in found.regions)
+    step = parse(Quantizer, "int8-weights(form=nbits)")
+    parts = GivenBack(frozenset({first}), frozenset({second}), step)
+    plan = Plan(mixed(found, parts), Cpu(threads=1))
+    files = build_all(known, plan, silent)
+    built = onnx.load(files.paths[MAIN])
+    kinds = Counter(node.op_type for node in built.graph.node if "Mat" in node.op_type)
+    assert kinds == {"MatMul": 1, "MatMulNBits": 1, "MatMulInteger": len(others)}
+    with measure.start(known, files.paths, plan.backend, "mixture") as worker:
+        ready(worker)
+        worker.ask("score", indices=[0, 1], metrics=[], save=str(tmp_path / "answers"))
+    with measure.start(known, known.models, known.job.baseline, "float") as worker:
+        ready(worker)
+        worker.ask("score", indices=[0, 1], metrics=[], save=str(tmp_path / "expected"))
+    expected, mixture = (Stream(tmp_path / name)[0]["h4"] for name in ("expected", "answers"))
+    assert 0 < np.abs(expected - mixture).max() < 0.05

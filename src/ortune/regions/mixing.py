@@ -43,8 +43,8 @@ def mixed(survey: Survey, parts: GivenBack) -> Recipe:
     """Return a survey's recipe with some of its regions in float, or with integer weights alone.
 
     What the deciding step excludes already stays excluded; a preparing step in front of it that
-    repeats it in `before`, or means it by default, follows. The step that stores weights comes in
-    front of the deciding one, with the names of the layers that it takes.
+    repeats it in `before`, or means it by default, follows. The step that stores weights comes
+    behind the deciding one, with the names of the layers that it takes: it renames them.
 
     Args:
         survey: Of a mixable recipe.
@@ -59,7 +59,7 @@ def mixed(survey: Survey, parts: GivenBack) -> Recipe:
     told = [(parts.left, "float")]
     if parts.step is not None:
         own: dict[str, Any] = {"include": tuple(map(literally, _nodes(survey, parts.stored)))}
-        steps = (*steps[:at], replace(bare(parts.step), **own), *steps[at:])
+        steps = (*steps[: at + 1], replace(bare(parts.step), **own), *steps[at + 1 :])
         told.append((parts.stored, parts.step.name()))
     every = count(len(survey.regions), "region")
     some = (f"{len(names)} of {every} in {how}" for names, how in told if names)
@@ -77,18 +77,19 @@ def parted(survey: Survey, recipe: Recipe) -> GivenBack | None:
 
     The recipe's name does not count.
     """
-    at, steps = deciding(survey.plan.recipe.steps), recipe.steps
-    if at is None or len(steps) <= at or not mixable(recipe):
+    old, steps = survey.plan.recipe.steps, recipe.steps
+    at = deciding(old)
+    if at is None or len(steps) < len(old) or not mixable(recipe):
         return None
     step, taken = None, frozenset[str]()
-    if len(steps) > len(survey.plan.recipe.steps) and role(steps[at]) is Role.WEIGHTS:
-        first = steps[at]
-        assert isinstance(first, Quantizer)
-        step, taken = bare(first), frozenset(getattr(first, "include", ()))
-        steps = (*steps[:at], *steps[at + 1 :])
-    former = frozenset(_excluded(survey.plan.recipe.steps[at]))
-    more = frozenset(_excluded(steps[at])) - former
-    back, stored = _within(survey, more, former), _within(survey, taken, former)
+    if len(steps) > len(old) and role(steps[at + 1]) is Role.WEIGHTS:
+        more = steps[at + 1]
+        assert isinstance(more, Quantizer)
+        step, taken = bare(more), frozenset(getattr(more, "include", ()))
+        steps = (*steps[: at + 1], *steps[at + 2 :])
+    former = frozenset(_excluded(old[at]))
+    named = frozenset(_excluded(steps[at])) - former
+    back, stored = _within(survey, named, former), _within(survey, taken, former)
     parts = GivenBack(back - stored, stored & back, step)
     if step is not None and not parts.stored:
         return None

@@ -229,8 +229,8 @@ def test_a_region_takes_integer_weights_where_these_are_faster_than_float() -> N
     assert found.ratio == pytest.approx(0.41)
     assert found.lost == pytest.approx(0.52)
     assert [str(step) for step in found.plan.recipe.steps] == [
-        "int8-weights(form=nbits, include=[a])",
         "int8-dynamic(exclude=[a])",
+        "int8-weights(form=nbits, include=[a])",
     ]
     assert "1 of 3 with integer weights alone (a)" in found.why
 
