@@ -74,6 +74,20 @@ def test_apply_and_verify_roll_the_original(
     assert json.loads((tmp_path / "v").read_text())["samples"] == SEQUENCES * STEPS
 
 
+def test_regions_are_measured_on_rolled_states(
+    cell: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: CAPSYS
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    words = ["sensitivity", str(cell), "--data", str(data), "--metric", "snr", "--time", "5s"]
+    words += ["--on", "cpu(threads=1)", f"--json={tmp_path / 's'}"]
+    assert main([*words, "--sequence", "file"]) == 0
+    assert "rolled through 12 sequences" in capsys.readouterr().err
+    rolled = json.loads((tmp_path / "s").read_text())["regions"]
+    assert all(region["accuracy_cost"]["value"] is not None for region in rolled)
+    assert main([*words, "--state", "hn:h"]) == 2
+    assert "needs sequences" in capsys.readouterr().err
+
+
 def test_optimize_divides_whole_sequences_and_a_resumed_run_keeps_its_samples(
     cell: Path, data: Path, tmp_path: Path, capsys: CAPSYS
 ) -> None:

@@ -11,10 +11,11 @@ from ortune.core.custom_ops import BackendRequest, BudgetRequest
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Duration, File, Option, Source
 from ortune.core.request import request
+from ortune.data.sequences.request import SequenceRequest
 
 
 @request
-class SensitivityRequest(BackendRequest, BudgetRequest):
+class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
     """Measure what each region of MODEL costs in accuracy and saves in time, one by one.
 
     A region is a layer with what runtimes fuse with it; --recipe says its lower precision. Its

@@ -56,6 +56,8 @@ def run(asked: SensitivityRequest) -> Sensitivity:
             data=source,
             labels=asked.labels,
             calibration=asked.calibration,
+            sequence=asked.sequence,
+            state=asked.state,
             budget=asked.budget if asked.metric is None else budget_of(asked.metric),
             baseline=backend,
             custom_ops=asked.custom_ops,
@@ -111,6 +113,8 @@ def _key(context: Context, plan: Plan, asked: SensitivityRequest) -> str:
             catalog.source_digest(plan.backend),
             sources.digest(_CODE, lambda name: []),
             asked.by,
+            str(asked.sequence),
+            asked.state,
             asked.seconds,
         ]
     )
