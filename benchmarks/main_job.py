@@ -99,7 +99,8 @@ def run(
         with to_itself():
             found[label] = searched(shape, made, label, limit, work)
     winners = [winner(made, label, about) for label, about in found.items()]
-    winners += _of_table(shape.name, made) if more else []
+    if more:
+        winners += _of_table(shape.name, made)
     for one in winners:
         _scored(shape, made, one, scores)
     known = {row["key"]: row for row in scores.rows()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.wording import count
@@ -12,6 +12,8 @@ from ortune.quantization.node_filter import literally
 from ortune.quantization.roles import Role, deciding, role
 from ortune.regions.leaving import following
 from ortune.regions.survey import RegionCost, Survey
+
+S = TypeVar("S", bound=Step)
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def mixed(survey: Survey, parts: GivenBack) -> Recipe:
     return Recipe(", ".join([recipe.name, *some]), steps)
 
 
-def bare(step: Quantizer) -> Quantizer:
+def bare(step: S) -> S:
     """Return a step that names no nodes."""
     changes: dict[str, Any] = dict.fromkeys({"include", "exclude"} & _names(step), ())
     return replace(step, **changes)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from ortune.core.acceptance import FASTEST, Goal
+from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid
@@ -78,6 +79,15 @@ class View:
         found = self.find(plan)
         known = found is not None and found.taken(effort)
         return known or any(p.spelled == plan.spelled for p in self.pending)
+
+    def exact_ratio(self, backend: Backend) -> float:
+        """Return the least latency ratio of exact recipes on a backend, 1 where none was timed."""
+        found = (
+            t.ratio.value
+            for t in self.trials
+            if t.ratio is not None and not t.plan.recipe.lossy and t.plan.backend == backend
+        )
+        return min(found, default=1.0)
 
     def alike(self, plan: Plan) -> Sequence[Trial]:
         """Return the search's trials of a plan's steps, on whatever backend."""

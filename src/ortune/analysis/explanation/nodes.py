@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ortune.analysis.explanation.regions import bare, takes
+from ortune.analysis.explanation.regions import takes
 from ortune.analysis.explanation.result import NodeTold, SurveyTold
 from ortune.core import wording
 from ortune.core.errors import BadSettings, OrtuneError
@@ -21,6 +21,7 @@ from ortune.model.graph import edit
 from ortune.model.io import file
 from ortune.quantization.node_filter import names
 from ortune.quantization.roles import PREPARES, role
+from ortune.regions.mixing import bare
 
 _NEAR = 3
 

@@ -12,16 +12,10 @@ from ortune.core.trial import Trial
 from ortune.model.analysis.precision import named
 from ortune.quantization.node_filter import names
 from ortune.quantization.roles import PREPARES, deciding, role
+from ortune.regions.mixing import bare
 from ortune.regions.survey import MixtureTried, RegionCost, Survey, unchanged
 
 FLOAT = "float"
-
-
-def bare(step: Step) -> Step:
-    """Return a quantizer that names no nodes."""
-    fields = {name for name in ("include", "exclude") if hasattr(step, name)}
-    changes: dict[str, Any] = dict.fromkeys(fields, ())
-    return replace(step, **changes) if changes else step
 
 
 def alike(step: Step) -> Step:

@@ -203,7 +203,7 @@ def _remedy(wanted: Release, reason: str) -> str:
     if index and distribution in reason:
         return (
             f"its maker keeps {distribution} on an index of its own: "
-            f"PIP_EXTRA_INDEX_URL={index} ortune env add {wanted}"
+            f"PIP_EXTRA_INDEX_URL='{index}' ortune env add {wanted}"
         )
     return "check the network, or have pip look elsewhere: PIP_INDEX_URL, PIP_FIND_LINKS"
 

@@ -12,8 +12,9 @@ _WORKER = ("numpy==2.4.6", "psutil==7.2.2", "ml_dtypes==0.6.0")
 """What a worker imports beside the runtime."""
 
 
-NVIDIA_INDEX = "https://pypi.nvidia.com"
-"""Where the wheels of TensorRT's libraries are; elsewhere is only a source that fetches them."""
+NVIDIA_INDEX = "<address of NVIDIA package index>"
+"""Where the wheels of TensorRT's libraries are; elsewhere is only a source that fetches them.
+TensorRT's installation guide has the address: pip goes to none that the user has not given."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Family:
         backends: What the environment is for, and checked with.
         distribution: Whose versions these are; without one the family's own word.
         usual: The version that its bare word stands for; without one the newest.
-        index: A further package index that pip needs for it.
+        index: A further package index that pip needs for it, as messages call it.
     """
 
     short: str

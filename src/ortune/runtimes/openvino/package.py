@@ -15,14 +15,12 @@ def load() -> Any:
     It does that with package ``openvino-telemetry``, from a forked process that outlives a worker
     and holds its pipes open; where that package cannot be imported, it goes on without.
     """
-    held = sys.modules.keys() & {"openvino", "openvino_telemetry"}
-    if held:  # the program that we run in has decided
-        import openvino
-
-        return openvino
-    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+    first = sys.modules.keys().isdisjoint({"openvino", "openvino_telemetry"})
+    if first:  # else the program that we run in has decided
+        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
     try:
         import openvino
     finally:
-        del sys.modules["openvino_telemetry"]
+        if first:
+            del sys.modules["openvino_telemetry"]
     return openvino

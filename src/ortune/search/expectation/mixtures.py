@@ -160,19 +160,17 @@ class Mixing:
     @cached_property
     def _choices(self) -> Mapping[str, Sequence[Choice]]:
         """What makes no difference stays as it is: the plan's step leaves it in float already."""
-        own = {r.region: (r, Choice(_OWN, -_gain(r), _cost(r))) for r in self.survey.regions}
-        given_back = Choice(_FLOAT, 0.0, 0.0)
-        return {
-            name: (one, *self._stored(region, one), given_back) if one.time or one.cost else (one,)
-            for name, (region, one) in own.items()
-        }
+        return {region.region: tuple(self._offered(region)) for region in self.survey.regions}
 
-    def _stored(self, region: RegionCost, own: Choice) -> Sequence[Choice]:
-        """Return integer weights alone as a further choice, where a region can take them."""
-        known = self.storing
-        if known is None or not known.takes(region.ops) or not own.measured or own.time >= 0:
-            return ()
-        return (Choice(_STORED, known.gains * own.time, known.loses * own.cost),)
+    def _offered(self, region: RegionCost) -> Iterator[Choice]:
+        """Yield the plan's precision first, then integer weights where they help, then float."""
+        own, known = Choice(_OWN, -_gain(region), _cost(region)), self.storing
+        yield own
+        if not own.time and not own.cost:
+            return
+        if known is not None and known.takes(region.ops) and own.measured and own.time < 0:
+            yield Choice(_STORED, known.gains * own.time, known.loses * own.cost)
+        yield Choice(_FLOAT, 0.0, 0.0)
 
     @cached_property
     def _unmeasured(self) -> frozenset[str]:

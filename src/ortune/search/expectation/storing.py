@@ -45,10 +45,7 @@ class Storing:
         Args:
             whole: The trial of the surveyed plan, timed and scored.
         """
-        own = _ratio(whole)
-        plain = min(
-            (_ratio(t) for t in _there(whole, view) if not t.plan.recipe.lossy), default=1.0
-        )
+        own, plain = _ratio(whole), view.exact_ratio(whole.plan.backend)
         found = [(t, step) for t in _there(whole, view) if (step := _stores(t)) is not None]
         kept = [one for one in found if one[0].status is not Status.FAILS]
         if not kept or plain <= own:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from ortune.backends.bucketed import Bucketed
-from ortune.core.trial import Plan, Status, Trial
+from ortune.core.trial import Status, Trial
 from ortune.regions.mixing import mixable, parted
 from ortune.regions.survey import SurveyRequest
 from ortune.search.expectation.candidates import REGIONS
@@ -114,18 +114,10 @@ def _gain(trial: Trial, view: View) -> float:
         return 0.0
     over = max(1.0, lost(trial.score, view.budget))
     back = 1 - over**-0.35 if math.isfinite(over) else 1.0
-    mean = (1 - back) * math.log(own) + back * math.log(max(own, _float(trial.plan, view)))
-    return _SUCCEEDS * Normal(mean, _SPREAD).gain(math.log(best))
-
-
-def _float(plan: Plan, view: View) -> float:
-    """Return the least ratio of exact recipes where a plan runs, 1 where none was timed."""
-    found = (
-        t.ratio.value
-        for t in view.trials
-        if t.ratio is not None and not t.plan.recipe.lossy and t.plan.backend == plan.backend
+    mean = (1 - back) * math.log(own) + back * math.log(
+        max(own, view.exact_ratio(trial.plan.backend))
     )
-    return min(found, default=1.0)
+    return _SUCCEEDS * Normal(mean, _SPREAD).gain(math.log(best))
 
 
 def _needed_s(trial: Trial, view: View, expected: Expectations) -> float:

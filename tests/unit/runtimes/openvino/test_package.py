@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("openvino")
 
 CODE = """
-import json, sys, threading, psutil
+import json, sys, psutil
 {how}
 left = [one.pid for one in psutil.Process().children(recursive=True)]
 told = [name for name in sys.modules if name.startswith("openvino_telemetry")]
