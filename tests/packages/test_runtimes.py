@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,7 +107,9 @@ def plant(offered: Path, version: str, key: str, value: str) -> None:
     repack(real, offered, key, value)
 
 
-def test_a_planted_change_of_answers_is_found(tmp_path: Path, offered: Path) -> None:
+def test_a_planted_change_of_answers_is_found(
+    tmp_path: Path, offered: Path, record_property: Callable[[str, object], None]
+) -> None:
     """Planted: onnxruntime 1.31.0 repacked, flushing denormal numbers unless told otherwise.
 
     No two real releases differ as this test needs.
@@ -114,13 +117,16 @@ def test_a_planted_change_of_answers_is_found(tmp_path: Path, offered: Path) -> 
     plant(offered, "1.31.0", "session.set_denormal_as_zero", "1")
     found = ot.recheck(bundle(tmp_path), runtime="1.30.0,1.31.0", time=1)
     good, bad = found.replays
+    record_property("found", f"{found.reason}; {bad.answers_db:.1f} dB")
     assert good.verdict is Replayed.SAME and good.answers_db == float("inf")
     assert bad.verdict is Replayed.CHANGED and bad.runtime == "onnxruntime 1.31.0"
     assert found.changes == ("onnxruntime 1.31.0: answers changed",)
     assert not found.good and "answers changed with onnxruntime 1.31.0" in found.reason
 
 
-def test_a_planted_change_of_speed_is_found(tmp_path: Path, offered: Path) -> None:
+def test_a_planted_change_of_speed_is_found(
+    tmp_path: Path, offered: Path, record_property: Callable[[str, object], None]
+) -> None:
     """Planted: onnxruntime 1.30.0 repacked, which packs no weights at load unless told to.
 
     Plan and original may both have become slower: beside the runtime here it is seen.
@@ -128,6 +134,7 @@ def test_a_planted_change_of_speed_is_found(tmp_path: Path, offered: Path) -> No
     plant(offered, "1.30.0", "session.disable_prepacking", "1")
     found = ot.recheck(bundle(tmp_path, HEAVY), runtime="1.30.0,1.31.0", time=6)
     slow, quick = found.replays
+    record_property("found", f"{found.changes}; {slow.beside} beside the runtime here")
     assert slow.verdict is Replayed.SLOWER and slow.beside is not None and slow.beside.low > 1
     assert quick.verdict.good, quick
     assert found.changes == ("onnxruntime 1.30.0: slower", "onnxruntime 1.31.0: as packed")

@@ -65,17 +65,21 @@ def test_one_by_one_and_in_batches(case: Case) -> None:
 
 
 @pytest.mark.parametrize("instances", [1, 2])
-def test_many_callers_at_once(case: Case, instances: int) -> None:
+def test_many_callers_at_once(
+    case: Case, instances: int, record_property: Callable[[str, object], None]
+) -> None:
     path, samples, answers = case
     if instances > effective_cpus():
         pytest.skip("one CPU")
     wrong: list[str] = []
+    joined: list[float] = []
 
     async def submits(engine: ot.Engine) -> None:
         async def one(number: int) -> None:
             place = number % len(samples)
             found = await engine.submit(**samples[place])
-            if snr_db(answers[place], found) < JOINED_DB:
+            joined.append(snr_db(answers[place], found))
+            if joined[-1] < JOINED_DB:
                 wrong.append(f"caller {number}")
 
         await asyncio.gather(*(one(number) for number in range(CALLERS)))
@@ -101,6 +105,8 @@ def test_many_callers_at_once(case: Case, instances: int) -> None:
     assert not wrong
     assert sum(one.requests for one in counts.batches.values()) == CALLERS
     assert counts.failed == counts.depth == 0
+    told = f"{2 * THREADS} equal, {CALLERS} async at {min(joined):.0f} dB or more"
+    record_property("answers", f"{told} in {sum(c.batches for c in counts.batches.values())} runs")
 
 
 def test_a_state_is_never_joined() -> None:
@@ -137,7 +143,7 @@ def test_openvino_answers_many_threads() -> None:
     assert not wrong
 
 
-def test_memory_stays_where_it_is() -> None:
+def test_memory_stays_where_it_is(record_property: Callable[[str, object], None]) -> None:
     path, samples = engines.model("digit-cnn")
     own = psutil.Process()
 
@@ -156,4 +162,5 @@ def test_memory_stays_where_it_is() -> None:
 
         before = calls(CALLS // 5)
         grown = calls(CALLS) - before
+    record_property("grown", f"{grown / 1e6:.2f} MB over {CALLS} calls")
     assert grown < GROWN, f"{grown / 1e6:.1f} MB over {CALLS} calls"

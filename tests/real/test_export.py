@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +60,9 @@ LONG = [name for name in CASES if name != "digit-cnn"]
 @pytest.mark.parametrize(
     "name", ["digit-cnn", *(pytest.param(name, marks=pytest.mark.long) for name in LONG)]
 )
-def test_a_network_is_verified_at_three_batch_sizes(name: str, tmp_path: Path) -> None:
+def test_a_network_is_verified_at_three_batch_sizes(
+    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     case = CASES[name]
     source = case.source
     if not case.inputs:
@@ -71,6 +74,8 @@ def test_a_network_is_verified_at_three_batch_sizes(name: str, tmp_path: Path) -
         dynamic=case.dynamic,
         out=tmp_path / "m.onnx",
     )
+    told = f"by {found.exporter}, {found.error:.1e} of {found.tolerance:.1e} at {found.sizes}"
+    record_property("verified", told)
     assert len({one["batch"] for one in found.sizes}) == 3
     assert found.error <= found.tolerance
     kept = next(one for one in found.attempts if one.kept)

@@ -184,6 +184,10 @@ class Quantizer(Plugin):
         """Yield steps to try instead of this one where it fails the budget, best bet first."""
         return ()
 
+    def extensions(self, facts: Facts) -> Iterable[Self]:
+        """Yield it with more in integers, to try where it keeps the budget, best bet first."""
+        return ()
+
     @abstractmethod
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         """Edit the model in place and return how many edits were made.

@@ -135,15 +135,12 @@ class Int8Static(Quantizer):
             yield smoothed
         if convolves or products > 1:
             yield base
-        tables = facts.embeds and runtime_rules.takes_tables(base.target)
-        head = convolves and int8_rescues.has_head(facts, base.min_side)
         deep = facts.ops.get("Conv", 0) >= MANY
         if deep:
             yield replace(base, observer=catalog.load(Observer, "percentile")())
             yield replace(base, keep_first=3)
-        if (convolves or products > 1) and (tables or head):
-            plain = base if deep or not attends else smoothed
-            yield replace(plain, embeddings=tables, head=head)
+        if convolves or products > 1:
+            yield from (base if deep or not attends else smoothed).extensions(facts)
 
     @classmethod
     def _for(cls, backend: Backend, capabilities: Capabilities) -> Self:
@@ -186,6 +183,14 @@ class Int8Static(Quantizer):
                 yield (replace(self, ops=("MatMul", "Gemm")), rest)
         for observer in int8_rescues.other_observers(self.observer):
             yield (replace(self, observer=observer),)
+
+    def extensions(self, facts: Facts) -> Iterable[Self]:
+        """Yield it with the tables and the head, which it leaves in float."""
+        head = facts.has("Conv", "ConvTranspose") and int8_rescues.has_head(facts, self.min_side)
+        tables = bool(facts.embeds) and runtime_rules.takes_tables(self.target)
+        more = replace(self, head=self.head or head, embeddings=self.embeddings or tables)
+        if more != self:
+            yield more
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the tensors that get a pair.

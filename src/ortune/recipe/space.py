@@ -16,6 +16,7 @@ from ortune.core.trial import Plan
 from ortune.core.workload import Workload
 from ortune.recipe.built import steps_key
 from ortune.recipe.descent import walk
+from ortune.recipe.following import extended, rescued
 
 _UNKNOWN = Capabilities()
 FIXED = "fixed shapes"
@@ -252,21 +253,16 @@ class Space:
     def rescues(self, plan: Plan) -> Sequence[Plan]:
         """Return the plans that may bring a failed one back into the budget, best bet first."""
         if plan not in self._rescues:
-            self._rescues[plan] = tuple(self._rescued(plan))
+            self._rescues[plan] = tuple(rescued(plan, self.facts))
         return self._rescues[plan]
+
+    def extensions(self, plan: Plan) -> Sequence[Plan]:
+        """Return the plans that go further than one that keeps the budget."""
+        return tuple(extended(plan, self.facts))
 
     @cached_property
     def _rescues(self) -> dict[Plan, Sequence[Plan]]:
         return {}
-
-    def _rescued(self, plan: Plan) -> Iterator[Plan]:
-        step = plan.recipe.quantizer
-        if step is None:
-            return
-        before = plan.recipe.steps[:-1]
-        for steps in step.rescues(self.facts):
-            name = " + ".join(str(one) for one in steps)
-            yield Plan(Recipe(name, (*before, *steps)), plan.backend)
 
     def unpadded(self, plan: Plan) -> Plan | None:
         """Return a plan behind the buckets; None where no padding can be cut."""

@@ -20,7 +20,7 @@ from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.recipe.space import Space
 from ortune.regions.survey import SurveyRequest
-from ortune.search import conclusion, fixed_shapes, history
+from ortune.search import conclusion, fixed_shapes, history, resumed
 from ortune.search.abandon import against
 from ortune.search.aim import Aim
 from ortune.search.compare import finalists, leaders, quicker, reaches, settled
@@ -94,6 +94,7 @@ class _Loop:
     history: list[Contribution] = field(default_factory=list)
     readings: dict[str, str] = field(default_factory=dict)
     left_out: LeftOut = field(default_factory=LeftOut)
+    closing: Sequence[Trial] = ()
 
     def __post_init__(self) -> None:
         # 4 seconds of a search of three minutes, 1 of a short one.
@@ -130,13 +131,15 @@ class _Loop:
         """Let a run that was killed or interrupted go on with the time that it had left."""
         if not ended(self.context.root):
             former = sum(trial.seconds for trial in self.trials) + self.regions.seconds
+            if self.aim.target_speedup is None:  # else finals are measured on the way
+                self.closing = resumed.closing(self.trials)
             self.aim = replace(self.aim, began=self.aim.began - former)
             self.sink(TimeLeft(self.aim.all_left()))
 
     def _count_set_up(self) -> None:
         """Where reading and scoring the original took long, say so and count from here."""
-        resumed = not ended(self.context.root)
-        former = sum(t.seconds for t in self.trials[1:]) + self.regions.seconds if resumed else 0.0
+        again = not ended(self.context.root)
+        former = sum(t.seconds for t in self.trials[1:]) + self.regions.seconds if again else 0.0
         taken = self.aim.seconds - self.aim.left() - former
         if taken > _SET_UP * self.aim.seconds:
             self.attempts.note(
@@ -146,9 +149,9 @@ class _Loop:
             self.aim = replace(self.aim, began=self.aim.began + taken)
             self.sink(TimeLeft(self.aim.all_left()))
 
-    def _reserve(self) -> Reserve:
+    def _reserve(self, trials: Sequence[Trial] = ()) -> Reserve:
         parts = {i for part in self.context.parts.values() for i in part.indices}
-        return Reserve(self._current(), self.attempts.pair_seconds, len(parts))
+        return Reserve(trials or self._current(), self.attempts.pair_seconds, len(parts))
 
     # --- stages -----------------------------------------------------------------------------
 
@@ -191,10 +194,12 @@ class _Loop:
             self.sink(Unconfirmed(trial))
 
     def _view(self, space: Space) -> View:
-        known, trials = self.context, self._current()
-        back = self._reserve().kept_back(self._candidates(), FINALISTS, self.aim.seconds)
+        known = self.context
+        trials = [trial for trial in self._current() if trial not in self.closing]
+        left = self.aim.left() + sum(trial.seconds for trial in self.closing)
+        back = self._reserve(trials).kept_back(self._candidates(), FINALISTS, self.aim.seconds)
         return View(
-            *(known.facts, space, trials, self.aim.left(), self.aim.seconds, known.budget),
+            *(known.facts, space, trials, left, self.aim.seconds, known.budget),
             kept_back=back,
             by_operator=known.by_operator,
             paid=known.paid,

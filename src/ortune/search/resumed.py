@@ -1,4 +1,4 @@
-"""Whether a run that is to go on holds nothing but what was asked for this time.
+"""A run that is to go on: it holds nothing but what was asked for this time, and is as far.
 
 A run's folder may come from elsewhere, and a search that goes on runs plans of its ledger.
 """
@@ -6,7 +6,7 @@ A run's folder may come from elsewhere, and a search that goes on runs plans of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 
 from ortune.core.backend import Backend
@@ -14,9 +14,19 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
+from ortune.core.trial import Trial
 from ortune.core.wording import count
 from ortune.experiment.ledger import read_header, read_trials
 from ortune.search.request import Optimize
+
+
+def closing(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the finals and the history at the end of a ledger: a search that had come so far.
+
+    Where it goes on, what these taught must not make it search anew.
+    """
+    ends = takewhile(lambda one: one.part == "final" or one.stage == "history", reversed(trials))
+    return list(ends)
 
 
 def demand(root: Path, asked: Optimize, targets: Sequence[Backend]) -> None:

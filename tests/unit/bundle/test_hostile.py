@@ -521,7 +521,9 @@ class TestReader:
             except alone.OrtuneError as error:
                 assert len(str(error).splitlines()) == 2, error
 
-    def test_all_of_these_take_little_memory(self, corpus: Path, tmp_path: Path) -> None:
+    def test_all_of_these_take_little_memory(
+        self, corpus: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+    ) -> None:
         """Under 64 MB beyond what the imports take, in a process of the reader's own."""
         found = sorted(corpus.glob("*.ortune"))
         if len(found) < 50:
@@ -547,6 +549,7 @@ class TestReader:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         held, opened = map(int, done.stdout.split())
+        record_property("held", f"{held} MB over {len(found)} bundles, {opened} of them open")
         assert held < 64, f"{held} MB over {len(found)} bundles"
         assert opened < len(found) / 3
 

@@ -6,6 +6,7 @@ import json
 import tempfile
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -183,8 +184,11 @@ def test_no_other_member_is_packed(bundle: Path, name: str) -> None:
 class TestMemory:
     """Refused before more than 64 MB are held, whatever a file says of its size."""
 
-    @staticmethod
-    def refused(path: Path) -> None:
+    @pytest.fixture(autouse=True)
+    def told(self, record_property: Callable[[str, object], None]) -> None:
+        self.record = record_property
+
+    def refused(self, path: Path) -> None:
         for opened in (load, read):
             tracemalloc.start()
             try:
@@ -194,6 +198,7 @@ class TestMemory:
             finally:
                 tracemalloc.stop()
             assert len(str(caught.value).splitlines()) == 2
+            self.record("held", f"{held / 1e6:.1f} MB by {opened.__name__}")
             assert held < _HELD, f"{held >> 20} MB"
 
     def test_a_changed_byte_in_a_large_member(self, bundle: Path) -> None:

@@ -60,7 +60,8 @@ def _place(plan: Plan) -> tuple[str, int]:
 def candidates(view: View) -> list[Candidate]:
     """Return every plan without a trial that follows from the space and the trials so far."""
     found: dict[str, Candidate] = {}
-    for one in chain(_recipes(view), _rescues(view), _elsewhere(view), _settings(view)):
+    ways = (_recipes, _rescues, _extensions, _elsewhere, _settings)
+    for one in chain.from_iterable(way(view) for way in ways):
         if one.plan.spelled not in found and not view.tried(one.plan):
             found[one.plan.spelled] = one
     return [one for one in found.values() if not (view.space.exact and one.plan.lossy)]
@@ -83,6 +84,14 @@ def _rescues(view: View) -> Iterator[Candidate]:
         if trial.status is Status.FAILS and trial.stage != REGIONS:
             for plan in view.space.rescues(trial.plan):
                 yield Candidate(plan, "rescue", f"{trial.plan} fails the budget")
+
+
+def _extensions(view: View) -> Iterator[Candidate]:
+    """Yield what goes further than the leaders."""
+    for leader in leaders(view.trials, view.wanted)[:LEADERS]:
+        if leader.stage != REGIONS and not view.space.is_unpadded(leader.plan):
+            for plan in view.space.extensions(leader.plan):
+                yield Candidate(plan, "search", f"{leader.plan} keeps the budget")
 
 
 def _elsewhere(view: View) -> Iterator[Candidate]:
