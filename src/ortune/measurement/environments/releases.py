@@ -43,7 +43,8 @@ class Family:
         return self.usual or list(self.beside)[-1]
 
 
-_LATEST = ("onnxruntime==1.31.1", "openvino-telemetry==2025.2.0")
+_TELEMETRY = "openvino-telemetry==2025.2.0"
+_LATEST = ("onnxruntime==1.31.1", _TELEMETRY)
 _NVML = "nvidia-ml-py==13.615.71"
 _CUDA_13 = (
     "nvidia-cuda-runtime==13.0.96",
@@ -93,7 +94,8 @@ FAMILIES: Mapping[str, Family] = {
         "openvino",
         {
             "2026.2.1": (*_LATEST, "onnxruntime-ep-openvino==1.6.1"),
-            "2026.3.0": (*_LATEST, "onnxruntime-ep-openvino==1.7.0"),
+            # 1.7 asks onnxruntime for a function that was there on trial, and is gone since 1.31.
+            "2026.3.0": ("onnxruntime==1.30.0", _TELEMETRY, "onnxruntime-ep-openvino==1.7.0"),
             "2026.4.1": (*_LATEST, "onnxruntime-ep-openvino==1.8.1"),
         },
         ("cpu", "openvino"),

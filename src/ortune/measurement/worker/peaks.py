@@ -24,8 +24,8 @@ def peaks(bench: Workbench, inputs: Mapping[str, Sequence[int]], seconds: float)
         bench: Its models have one float32 input each, ``x``.
         seconds: Timed in all; on a busy machine the last rounds are left out.
     """
-    made: dict[tuple[int, ...], NDArray[np.float32]] = {}
-    feeds = {name: made.setdefault(tuple(s), _noise(s)) for name, s in inputs.items()}
+    made = {shape: _noise(shape) for shape in {tuple(s) for s in inputs.values()}}
+    feeds = {name: made[tuple(shape)] for name, shape in inputs.items()}
     for name, feed in feeds.items():
         for turn in range(_WARM):
             if turn and _time(bench, name, feed) > _SLOW:

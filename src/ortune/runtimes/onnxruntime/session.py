@@ -28,6 +28,7 @@ _LOG_VERBOSE, _LOG_WARNING, _LOG_FATAL = 1, 2, 4
 
 _CPU = "CPUExecutionProvider"
 _DOCTOR = "ask `ortune doctor` what is missing, or use --on cpu"
+_NO_START = "Error creating execution provider"
 _UNKNOWN_OP = "give the library of its custom operators with --custom-ops"
 
 
@@ -193,7 +194,7 @@ def _providers(provider: str, chain: Sequence[tuple[str, Mapping[str, str]]]) ->
         BackendMissing: The package has no such provider.
     """
     if not chain:
-        return {} if provider else {"providers": [_CPU]}
+        return {"enable_fallback": 0} if provider else {"providers": [_CPU]}
     if provider not in providers():
         raise BackendMissing(f"the installed onnxruntime has no {provider}", fix=_DOCTOR)
     wanted = {**dict(chain), _CPU: {}}
@@ -226,7 +227,7 @@ def session(
 
     Raises:
         BadModel: The runtime does not accept the model.
-        BackendMissing: The provider was asked for and took nothing.
+        BackendMissing: The provider was asked for and does not start, or took nothing.
     """
     import onnxruntime as ort
 
@@ -241,6 +242,10 @@ def session(
     try:
         inner = ort.InferenceSession(content or str(path), made, **keywords)
     except Exception as error:
+        if provider and _NO_START in str(error):
+            raise BackendMissing(
+                f"{provider} does not start here: {gist(error)}", fix=_DOCTOR
+            ) from error
         raise BadModel(
             f"onnxruntime {ort.__version__} does not load {path.name}: {gist(error)}",
             fix=_UNKNOWN_OP

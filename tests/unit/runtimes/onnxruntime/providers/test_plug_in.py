@@ -92,6 +92,15 @@ def test_what_has_a_device_computes_there(model: Path) -> None:
     assert backend.takes(model) == {openvino.PROVIDER: ("Relu",)}
 
 
+@needs_device
+def test_one_that_does_not_start_says_why(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The runtime would print that, and go on without it."""
+    backend = PluginProvider(package=OPENVINO, device="cpu", options=("reshape_input=none",))
+    with pytest.raises(BackendMissing, match=r"does not start here: .*shape"), backend.open(model):
+        pass
+    assert not capfd.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("settings", "what"),
     [
