@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,12 @@ def test_a_verb_shows_what_it_found(executed: Any) -> None:
     assert "Inspection" in html(executed, "ot.inspect(")
 
 
-def test_its_outputs_are_small_and_without_errors(executed: Any) -> None:
-    assert len(nbformat.writes(executed)) < MOST_BYTES
+def test_its_outputs_are_small_and_without_errors(
+    executed: Any, record_property: Callable[[str, object], None]
+) -> None:
+    size = len(nbformat.writes(executed))
+    record_property("takes", f"{size / 1000:.0f} kB")
+    assert size < MOST_BYTES
     kinds = [output.output_type for cell in executed.cells for output in cell.get("outputs", ())]
     assert kinds and "error" not in kinds
 

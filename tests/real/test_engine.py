@@ -106,7 +106,9 @@ def test_many_callers_at_once(
     assert sum(one.requests for one in counts.batches.values()) == CALLERS
     assert counts.failed == counts.depth == 0
     told = f"{2 * THREADS} equal, {CALLERS} async at {min(joined):.0f} dB or more"
-    record_property("answers", f"{told} in {sum(c.batches for c in counts.batches.values())} runs")
+    record_property(
+        "answers", f"{told}, in {sum(one.count for one in counts.batches.values())} runs"
+    )
 
 
 def test_a_state_is_never_joined() -> None:

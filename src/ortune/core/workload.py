@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from ortune.core.errors import BadSettings
 from ortune.core.plugins.plugin import Plugin
@@ -139,6 +139,10 @@ class Workload(Plugin):
             raise BadSettings(
                 f"{self.name()}({field}={given}) is not allowed", fix=f"give {wanted}"
             )
+
+    def within(self, seconds: float) -> Self:
+        """Return it for a search of so many seconds: bursts of a length of their own fit it."""
+        return self
 
     def missing(self) -> str | None:
         """Return why it cannot be driven here and how to fix that; None when it can."""

@@ -70,10 +70,10 @@ class ExperimentRequest(SequenceRequest, CustomOpsRequest, DataRequest, BudgetRe
 
     @property
     def driven(self) -> Workload:
-        """The workload, with the batch in it."""
+        """The workload, with the batch in it and bursts that fit the time."""
         from ortune.core.reading import read_workload  # a request is read without NumPy
 
-        return read_workload(self.workload, self.batch)
+        return read_workload(self.workload, self.batch).within(float(self.time))
 
     @property
     def models(self) -> tuple[Path, ...]:

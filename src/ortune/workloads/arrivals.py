@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
+from ortune.load_generation import bursts
 from ortune.load_generation import lanes as lane_threads
 from ortune.load_generation.summaries import tails
 
@@ -31,7 +32,7 @@ class Arrivals(Workload):
         rate: Calls a second.
         sessions: Sessions that take calls from one queue.
         pattern: ``poisson``: independent callers; ``constant``: a clock.
-        seconds: How long the arrivals of one burst take.
+        seconds: How long the arrivals of one burst take; 0: 1 s, less in a search under a minute.
         seed: Of the schedule.
     """
 
@@ -41,15 +42,19 @@ class Arrivals(Workload):
     rate: Annotated[float, Bounds(high=1e6)] = 10.0
     sessions: Annotated[int, THREADS] = 1
     pattern: Literal["poisson", "constant"] = "poisson"
-    seconds: Annotated[float, Bounds(high=600)] = 1.0
+    seconds: Annotated[float, Bounds(high=600)] = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.demand(0 < self.rate < math.inf, "rate", "calls a second, more than 0")
         self.demand(self.sessions > 0, "sessions", "1 or more")
-        self.demand(0 < self.seconds < math.inf, "seconds", "more than 0")
+        self.demand(0 <= self.seconds < math.inf, "seconds", "0 or more")
         self.demand(self.seed >= 0, "seed", "0 or more")
+
+    def within(self, seconds: float) -> Self:
+        """Shorten the bursts of a short search, unless their length was given."""
+        return replace(self, seconds=bursts.fitting(self.seconds, seconds))
 
     def lanes(self, threads: int) -> int:
         return self.sessions
@@ -60,7 +65,7 @@ class Arrivals(Workload):
 
     def schedule(self, at: int) -> list[int]:
         """Return the intended arrivals of a burst, nanoseconds from its start."""
-        count = max(2, round(self.rate * self.seconds))
+        count = max(2, round(self.rate * bursts.length(self.seconds)))
         gaps = np.ones(count)
         if self.pattern == "poisson":
             gaps = np.random.default_rng([self.seed, at]).exponential(size=count)
@@ -69,7 +74,7 @@ class Arrivals(Workload):
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Serve one schedule; the span says where in the cycle its samples begin."""
         due = self.schedule(span.at)
-        desk = _Desk(due, span, int(_PATIENCE * max(self.seconds * 1e9, due[-1])))
+        desk = _Desk(due, span, int(_PATIENCE * max(bursts.length(self.seconds) * 1e9, due[-1])))
         waiting = lane_threads.Waiting(rig.lanes[0])
         dropped = sum(lane_threads.settle(lane, span) for lane in rig.lanes)
         # Each lane counts from its own zero, taken here: a scripted clock is a session's own.

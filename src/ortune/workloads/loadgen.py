@@ -6,12 +6,12 @@ import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.workload import Driven, Rig, Span, Workload
+from ortune.load_generation import bursts, mlperf
 from ortune.load_generation import lanes as lane_threads
-from ortune.load_generation import mlperf
 
 _FIGURES = {
     "single-stream": "result_mean_latency_ns",
@@ -37,7 +37,7 @@ class Loadgen(Workload):
         scenario: single-stream, multi-stream, server or offline.
         qps: Queries a second: needed by server; offline sizes its query by it, 0 measures that.
         sessions: Sessions that answer side by side.
-        seconds: Shortest duration of a burst.
+        seconds: Shortest duration of a burst; 0: 1 s, less in a search under a minute.
         target_ms: Latency that 99 % of the server's queries must keep.
     """
 
@@ -47,7 +47,7 @@ class Loadgen(Workload):
     scenario: Literal["single-stream", "multi-stream", "server", "offline"] = "single-stream"
     qps: Annotated[float, Bounds(high=1e6)] = 0.0
     sessions: Annotated[int, THREADS] = 1
-    seconds: Annotated[float, Bounds(high=600)] = 1.0
+    seconds: Annotated[float, Bounds(high=600)] = 0.0
     target_ms: float = 100.0
 
     def __post_init__(self) -> None:
@@ -56,8 +56,12 @@ class Loadgen(Workload):
         enough = 0 < self.qps < math.inf if server else 0 <= self.qps < math.inf
         self.demand(enough, "qps", "queries a second; server needs more than 0")
         self.demand(self.sessions > 0, "sessions", "1 or more")
-        self.demand(0 < self.seconds < math.inf, "seconds", "more than 0")
+        self.demand(0 <= self.seconds < math.inf, "seconds", "0 or more")
         self.demand(0 < self.target_ms < math.inf, "target_ms", "more than 0")
+
+    def within(self, seconds: float) -> Self:
+        """Shorten the bursts of a short search, unless their length was given."""
+        return replace(self, seconds=bursts.fitting(self.seconds, seconds))
 
     def missing(self) -> str | None:
         if importlib.util.find_spec("mlperf_loadgen") is None:
@@ -73,7 +77,9 @@ class Loadgen(Workload):
         dropped = sum(lane_threads.settle(lane, settling) for lane in rig.lanes)
         expected = self.qps or self._measured(rig, span)
         waiting = lane_threads.Waiting(rig.lanes[0])
-        found = mlperf.test(rig, self.scenario, expected, self.seconds, self.target_ms)
+        found = mlperf.test(
+            rig, self.scenario, expected, bursts.length(self.seconds), self.target_ms
+        )
         share = waiting.share()
         figure = float(found[_FIGURES[self.scenario]])
         entry = 1e9 / figure if self.scenario == "offline" else figure

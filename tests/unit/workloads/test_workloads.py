@@ -288,7 +288,7 @@ def test_entries_are_alike_where_no_shape_and_no_schedule_tells_them_apart(
         ("arrivals(rate=-3)", "rate=-3"),
         ("arrivals(sessions=0)", "sessions=0"),
         ("arrivals(pattern=burst)", "burst"),
-        ("arrivals(seconds=0)", "seconds=0"),
+        ("arrivals(seconds=-1)", "seconds=-1"),
         ('shapes(mix=["1x4"])', "1x4"),
         ('shapes(mix=["1x4=0"])', "1x4=0"),
         ('shapes(mix=["1x4=²"])', "1x4=²"),
@@ -335,6 +335,16 @@ def test_a_report_says_what_a_speedup_is_of(tmp_path: Path) -> None:
     other = studies.changed(made, job=replace(made.job, workload=Throughput(sessions=2)))
     assert wording.workload(other).endswith("A speed-up is the ratio of time per inference.")
     assert " under throughput(sessions=2) (99 %" in verdict.answer(other)
+
+
+@pytest.mark.parametrize("kind", [Arrivals(rate=1e6), Loadgen(scenario="offline")])
+def test_bursts_fit_a_short_search(kind: Arrivals | Loadgen) -> None:
+    """Five pairs of eight bursts of a second took minutes of a search of two seconds."""
+    assert kind.within(180) == kind
+    assert kind.within(30).seconds == 0.5
+    assert kind.within(0.1).seconds == 0.05
+    given = replace(kind, seconds=2)
+    assert given.within(2) == given
 
 
 def test_nan_is_no_rate() -> None:
