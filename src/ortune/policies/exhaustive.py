@@ -53,7 +53,10 @@ class Exhaustive(Policy):
     def _untried(self, view: View) -> Iterator[Proposal]:
         """Yield every plan without a trial once, in the order in which they are tried."""
         seen: set[str] = set()
-        stages = (self._plans, self._rescues, self._mixtures, self._settings)
+        stages = (
+            *(self._plans, self._rescues, self._extensions),
+            *(self._mixtures, self._settings),
+        )
         for found in chain.from_iterable(stage(view) for stage in stages):
             if found.plan.spelled not in seen and not view.tried(found.plan):
                 seen.add(found.plan.spelled)
@@ -71,6 +74,14 @@ class Exhaustive(Policy):
             if trial.part == "search" and trial.stage == "search" and trial.status is Status.FAILS:
                 for plan in view.space.rescues(trial.plan):
                     yield Proposal(plan, "rescue", f"{trial.plan} fails the budget", effort="full")
+
+    def _extensions(self, view: View) -> Iterator[Proposal]:
+        """What goes further than each plan that may win."""
+        for trial in leaders(view.trials, view.wanted):
+            if trial.stage in ("search", "rescue"):
+                for plan in view.space.extensions(trial.plan):
+                    why = f"{trial.plan} keeps the budget"
+                    yield Proposal(plan, "search", why, effort="full")
 
     def _mixtures(self, view: View) -> Iterator[Proposal]:
         """What surveys of regions lead to."""

@@ -53,13 +53,23 @@ def test_whatever_fails_is_rescued_even_when_saved_before() -> None:
 
 def test_settings_are_tried_around_the_fastest_alone() -> None:
     ratios = {plan.spelled: 0.5 + 0.01 * at for at, plan in enumerate(ranked(SPACE))}
-    found = played(lambda p: result(p, ratios.get(p.plan.spelled, 0.3)), Exhaustive(fastest=2))
+    other = {"runtime": 0.3}
+    found = played(
+        lambda p: result(p, ratios.get(p.plan.spelled, other.get(p.stage, 0.9))),
+        Exhaustive(fastest=2),
+    )
     around = list(dict.fromkeys(p.neighbour_of for p in found if p.stage == "runtime"))
     assert around == [plan.spelled for plan in ranked(SPACE)[:2]]
     tried = {p.plan.spelled for p in found}
     for plan in ranked(SPACE)[:2]:
         for plans in SPACE.neighbours(plan).values():
             assert {one.spelled for one in plans} <= tried
+
+
+def test_what_keeps_the_budget_is_tried_with_more_in_integers() -> None:
+    found = {p.plan.spelled for p in played(lambda p: result(p, 0.5))}
+    wanted = {more.spelled for one in ranked(SPACE) for more in SPACE.extensions(one)}
+    assert wanted and wanted <= found
 
 
 def test_it_ends_with_its_share_of_the_time_and_says_what_is_left() -> None:
