@@ -481,7 +481,7 @@ def test_a_run_that_was_killed_goes_on_with_the_time_that_it_had_left(
     seen: list[float] = []
     again = run(Script(), [], policy=seeing(seen))
     finals = closing(again.trials)
-    assert {trial.part for trial in finals} == {"final"}
+    assert {trial.stage for trial in finals} == {"final", "history"}
     spent = sum(trial.seconds for trial in again.trials if trial not in finals)
     Path(first.root, "ending.json").unlink()
     run(Script(), [], policy=seeing(seen))
