@@ -15,6 +15,7 @@ from tests.unit.studies import CLEAN, FACTS, baseline, changed, job, study, tria
 from ortune.backends.cpu import Cpu
 from ortune.core import acceptance
 from ortune.core.acceptance import Goal, Outcome, between, outcome, winner
+from ortune.core.plugins import codec
 from ortune.core.step import Recipe
 from ortune.core.study import Ending, Header, Study
 from ortune.core.trial import BESIDE, Interval, Plan, Score, Status, Trial, Verdict
@@ -117,6 +118,13 @@ def test_no_study_claims_and_is_too_noisy(ratios: list[tuple[float, float]], noi
         if not one.ratio.clear:
             assert word is Outcome.LEVEL
             assert verdict(one) not in ("slower", "faster")
+
+
+def test_a_run_from_before_regions_may_have_them() -> None:
+    """It goes on as a search that is begun now."""
+    before = codec.encode(Header(job(names=()), FACTS))
+    del before["by_region"]
+    assert codec.decode(Header, before).by_region
 
 
 def test_counts_are_by_the_interval_that_is_shown(tmp_path: Path) -> None:
