@@ -9,6 +9,8 @@ from ortune.core.acceptance import Goal, eligible
 from ortune.core.trial import Status, Trial, Verdict
 from ortune.recipe.descent import GAIN
 
+NEAR = 1.05
+"""A plan within 5 % of the fastest is worth a finalist's time beside it."""
 _OF_ONE_SIZE = 2
 """Finalists at most that need as much of what is preferred: accuracy may fail one of them."""
 
@@ -25,13 +27,38 @@ def leaders(trials: Sequence[Trial], wanted: Goal) -> list[Trial]:
 
 
 def finalists(trials: Sequence[Trial], wanted: Goal) -> list[Trial]:
-    """Return the leaders that are worth re-measuring: of size or memory the best two of a kind.
+    """Return the leaders that are worth re-measuring, best bet first.
+
+    Of size or memory the best two of a kind. Of speed the second is of other steps than the first
+    where one is near it: plans that differ in settings alone are often level, and the noise of a
+    search may have put what is truly faster behind a row of them.
 
     Args:
         trials: The original first.
     """
-    most = None if wanted.prefer == "speed" else _OF_ONE_SIZE
-    return [trial for group in _groups(trials, wanted) for trial in group[:most]]
+    if wanted.prefer == "speed":
+        return [trial for group in _groups(trials, wanted) for trial in _varied(group)]
+    return [trial for group in _groups(trials, wanted) for trial in group[:_OF_ONE_SIZE]]
+
+
+def _varied(ordered: Sequence[Trial]) -> list[Trial]:
+    """Move the best plan of other steps behind the first, if it is near."""
+    first = ordered[0]
+    limit = NEAR * first.ratio.value if first.ratio else 0.0
+    other = next(
+        (
+            trial
+            for trial in ordered[1:]
+            if (trial.plan.recipe.steps, type(trial.plan.backend))
+            != (first.plan.recipe.steps, type(first.plan.backend))
+            and trial.ratio is not None
+            and trial.ratio.value < limit
+        ),
+        None,
+    )
+    if other is None:
+        return list(ordered)
+    return [first, other, *(trial for trial in ordered[1:] if trial is not other)]
 
 
 def _groups(trials: Sequence[Trial], wanted: Goal) -> list[list[Trial]]:

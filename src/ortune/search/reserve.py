@@ -9,9 +9,8 @@ from statistics import fmean, median
 from ortune.core.trial import Trial
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import claiming
+from ortune.search.compare import NEAR
 
-NEAR = 1.05
-"""A plan within 5 % of the fastest is worth a finalist's time beside it."""
 _MOST, _MORE = 0.6, 0.15
 """Shares of the time budget that are kept back at most: of all, and beyond the first finalist."""
 _TRIED_S, _OF_SHORT = 18.0, 0.4

@@ -8,7 +8,10 @@ import pytest
 from tests.unit.studies import CLEAN, baseline, trial
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
 from ortune.core.acceptance import FASTEST, Goal
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
 from ortune.search.compare import (
     apart,
@@ -43,6 +46,28 @@ def test_only_verified_plans_of_the_search_that_seem_faster_come_the_fastest_fir
     quick = replace(baseline(), ratio=Interval(0.9, 0.9, 0.9))
     assert leaders([quick, one, *left_out, two], FASTEST) == [two, one]
     assert leaders([baseline()], FASTEST) == []
+
+
+def of(steps: str, ratio: float, **settings: object) -> Trial:
+    recipe = Recipe(steps, (parse(Quantizer, steps),))
+    plan = Plan(recipe, replace(Cpu(threads=1), **settings))
+    return trial(f"{steps} {settings}", plan, ratio)
+
+
+def test_the_second_finalist_is_of_other_steps_where_one_is_near() -> None:
+    first, alike = of("int8-dynamic", 0.50), of("int8-dynamic", 0.51, arena=False)
+    near, far = of("int8-weights", 0.524), of("int8-weights", 0.526)
+    assert finalists([baseline(), first, alike, near], FASTEST) == [first, near, alike]
+    assert finalists([baseline(), first, alike, far], FASTEST) == [first, alike, far]
+    assert finalists([baseline(), first, alike], FASTEST) == [first, alike]
+    assert leaders([baseline(), first, alike, near], FASTEST) == [first, alike, near]
+
+
+def test_one_on_another_backend_is_another() -> None:
+    first, alike = of("int8-dynamic", 0.50), of("int8-dynamic", 0.51, arena=False)
+    there = replace(first, key="there", plan=replace(first.plan, backend=Openvino(threads=1)))
+    there = replace(there, ratio=Interval(0.52, 0.4, 0.6))
+    assert finalists([baseline(), first, alike, there], FASTEST) == [first, there, alike]
 
 
 def test_accuracy_that_is_only_likely_may_still_be_proved_with_all_samples() -> None:
