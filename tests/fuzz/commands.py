@@ -247,6 +247,7 @@ def corpus() -> Sequence[Callable[[], Case]]:
         "optimize M --data D --time nan -o out",
         "verify M M --evaluate os:system",
         "inspect nowhere.onnx",
+        "optimize M --data D --time 2s --on ON -o out --quiet --workload arrivals(rate=1000000)",
     )
     return [lambda line=line: made(line) for line in (*seen, *_LINES)]  # type: ignore[misc]
 

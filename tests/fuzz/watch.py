@@ -57,8 +57,9 @@ class Seen:
     """What became of one input.
 
     Attributes:
-        seconds: Of processor time.
-        bytes: Peak memory beyond what there was before; both 0 where the process fell.
+        seconds: Of processor time, with that of processes that the reader started.
+        bytes: Peak memory beyond what there was before, or of the largest process that a reader
+            of this run has started; both 0 where the process fell.
     """
 
     index: int
@@ -174,7 +175,7 @@ def _one(target: Target, seed: int, index: int, folder: Path) -> Seen:
     _fence()
     gc.collect(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before, began = _kilobytes("VmHWM"), time.process_time()
+    before, began, others = _kilobytes("VmHWM"), time.process_time(), _started()
     found = _tried(target, case, place)
     took, more = time.process_time() - began, (_kilobytes("VmHWM") - before) * 1024
     shutil.rmtree(place, ignore_errors=True)
@@ -183,7 +184,14 @@ def _one(target: Target, seed: int, index: int, folder: Path) -> Seen:
     if found is None and took > SECONDS:
         found = "time", "slow", f"{took:.1f} s of processor time"
     made = None if found is None else Finding(target.name, index, case.name, *found)
-    return Seen(index, made, took, more)
+    seconds, largest = (now - then for now, then in zip(_started(), others, strict=True))
+    return Seen(index, made, took + seconds, max(more, others[1] + largest if seconds else 0))
+
+
+def _started() -> tuple[float, int]:
+    """Return processor seconds and peak bytes of all processes that this one has started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
 
 
 def _fence() -> None:
