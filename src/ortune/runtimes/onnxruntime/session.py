@@ -203,6 +203,20 @@ def _providers(provider: str, chain: Sequence[tuple[str, Mapping[str, str]]]) ->
     return {"providers": named, "enable_fallback": 0}
 
 
+def _refusal(error: Exception, provider: str, name: str) -> BackendMissing | BadModel:
+    """Return what to raise where no session opens: the provider is at fault, or the model."""
+    import onnxruntime as ort
+
+    if provider and _NO_START in str(error):
+        return BackendMissing(f"{provider} does not start here: {gist(error)}", fix=_DOCTOR)
+    return BadModel(
+        f"onnxruntime {ort.__version__} does not load {name}: {gist(error)}",
+        fix=_UNKNOWN_OP
+        if "is not a registered function/op" in str(error)
+        else "run `ortune inspect` on it; -v shows the runtime's log",
+    )
+
+
 @contextmanager
 def session(
     path: Path,
@@ -242,16 +256,7 @@ def session(
     try:
         inner = ort.InferenceSession(content or str(path), made, **keywords)
     except Exception as error:
-        if provider and _NO_START in str(error):
-            raise BackendMissing(
-                f"{provider} does not start here: {gist(error)}", fix=_DOCTOR
-            ) from error
-        raise BadModel(
-            f"onnxruntime {ort.__version__} does not load {path.name}: {gist(error)}",
-            fix=_UNKNOWN_OP
-            if "is not a registered function/op" in str(error)
-            else "run `ortune inspect` on it; -v shows the runtime's log",
-        ) from error
+        raise _refusal(error, provider, path.name) from error
     if chain and (first := inner.get_providers()[0]) != provider:
         raise BackendMissing(
             f"{provider} does not start here, and the session would run on {first}",
