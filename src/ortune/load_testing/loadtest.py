@@ -31,6 +31,8 @@ from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
 
 _CONCURRENCY = (1, 2, 4, 8)
+_SPREAD = 16
+"""Connections to several server processes: few callers' own are often those of one process."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -130,6 +132,7 @@ def _clients(asked: LoadTest, url: str) -> AbstractContextManager[Clients]:
             token=token.strip(),
             ca=str(asked.ca or ""),
             kept=asked.check is not None,
+            spread=_SPREAD if asked.processes > 1 else 0,
         ),
         sink=asked.sink,
     )

@@ -42,6 +42,9 @@ class Calling:
         token: For a server that asks for one.
         ca: File with certificates to trust, with TLS.
         kept: Right answers are kept, to be compared.
+        spread: Connections of a client process at least. Behind one port the system gives each
+            connection to one of several server processes, by chance: two callers on a connection
+            each would often have the same.
     """
 
     processes: int = 1
@@ -50,6 +53,7 @@ class Calling:
     token: str = ""
     ca: str = ""
     kept: bool = False
+    spread: int = 0
 
 
 _PLAIN = Calling()
@@ -106,6 +110,7 @@ def clients(
             ca=calling.ca,
             token=calling.token,
             kept=calling.kept,
+            spread=calling.spread,
         )
         with Clients(setup, called, admin, root, calling.processes) as found:
             yield found

@@ -21,7 +21,8 @@ BINS = 2048
 class Percentile(Observer):
     """Clips the tails: one pass finds the extent, a second one counts values in 2048 equal bins.
 
-    The result lies within one bin of the exact percentile of all values seen.
+    The result lies within one bin of the exact percentile of all values that are counted: all, or
+    of a run with more than half a million at least a quarter of a million, evenly spread.
 
     Attributes:
         p: Share of the values to keep, in percent; half of the rest is clipped on either side.

@@ -9,14 +9,13 @@ from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution
 from ortune.core.trial import Plan, Proposal, Trial
 from ortune.experiment.evaluate import Attempts
-from ortune.search.reserve import Reserve
 
 
 def explained(
     attempts: Attempts,
     best: Trial | None,
     base: Backend,
-    reserve: Callable[[], Reserve],
+    takes: Callable[[], float],
     left: Callable[[], float],
 ) -> Iterator[Contribution]:
     """Measure what each kind of change brought on the way to the winner, while there is time.
@@ -24,7 +23,7 @@ def explained(
     Args:
         best: The winner, if there is one.
         base: The original's backend.
-        reserve: What trials take, by now.
+        takes: Seconds that one needs, with what follows it, by now.
         left: Seconds, by now.
     """
     yield Contribution("baseline", attempts.ledger.trials[0].key)
@@ -35,11 +34,10 @@ def explained(
         if key == best.key:
             continue
         known = attempts.ledger.find(key, "search")
-        if known is None or not known.taken("search") or known.stopped:
-            takes = reserve()
-            if left() < takes.row_s + takes.closing_s:
-                attempts.note(f"time is up: what {name} alone brings was not measured")
-                continue
+        timed = known is not None and known.taken("search") and not known.stopped
+        if not timed and left() < takes():
+            attempts.note(f"time is up: what {name} alone brings was not measured")
+            continue
         proposal = Proposal(plan, "history", f"what {name} alone brings")
         trial = attempts.one(proposal, always_score=True)
         if trial.ratio is not None:

@@ -255,7 +255,7 @@ class _Loop:
         """Measure what each kind of change brought on the way to the winner."""
         base = self.context.job.baseline
         found = history.explained(
-            self.attempts, self._winner(), base, self._reserve, self.aim.left
+            self.attempts, self._winner(), base, lambda: self._reserve().explained_s, self.aim.left
         )
         for one in found:  # an interrupt leaves those measured so far
             self.history.append(one)

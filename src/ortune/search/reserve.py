@@ -9,6 +9,7 @@ from statistics import fmean, median
 from ortune.core.trial import Trial
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import claiming
+from ortune.search import history
 from ortune.search.compare import NEAR
 
 _MOST, _MORE = 0.6, 0.15
@@ -20,8 +21,6 @@ _OVER = 0.05
 """Share of the time budget by which the last plan may overrun its time."""
 _LONGER = 1.5
 """Times that bursts of a finalist are longer than those of the search."""
-_ROWS = 2
-"""Plans that the history measures at most."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +77,20 @@ class Reserve:
         return fmean(found) if found else 0.0
 
     @property
+    def explained_s(self) -> float:
+        """A row of the history, and what follows it."""
+        return self.row_s + self.closing_s
+
+    @property
     def closing_s(self) -> float:
         """What follows: outputs of the original and the winner are kept, each by a process."""
         return 2 * self.start_s
 
     def kept_back(self, candidates: Sequence[Trial], finalists: int, total: float) -> float:
         """Return the seconds to keep back for the finalists, the history and the end.
+
+        What comes beyond the first finalist has its seconds whole or, where they are too many, not
+        at all: half of a finalist is none.
 
         Args:
             candidates: Plans that may become finalists, fastest first.
@@ -97,9 +104,12 @@ class Reserve:
             return min(most, shortest + self.closing_s + over)
         first = candidates[0]
         near = [t for t in candidates[1:finalists] if _ratio(t) < NEAR * _ratio(first)]
-        each = self.final_s(first)
-        more = len(near) * each + _ROWS * self.row_s
-        return min(most, each + self.closing_s + over + min(more, _MORE * total))
+        each, more = self.final_s(first), 0.0
+        parts = history.parts(first.plan, self.trials[0].plan.backend)
+        rows = sum(plan.spelled != first.plan.spelled for _, plan in parts)
+        for seconds in (*[each] * len(near), *[self.row_s] * rows):
+            more += seconds if more + seconds <= _MORE * total else 0.0
+        return min(most, each + self.closing_s + over + more)
 
     def _timing_s(self, trial: Trial) -> float:
         """Return the timing of all pairs: the seconds, or the fewest blocks in at most twice."""

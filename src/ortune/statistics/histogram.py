@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, gcd
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +18,9 @@ from ortune.statistics.extent import Extent, balanced
 
 BLOCK = 1 << 16
 """Values counted at a time: what is needed beside them stays in the cache."""
+MOST = 1 << 19
+"""Values of one run that are counted: of more, one in several stands for its neighbours. Counting
+costs more than running a network does; the extent is that of all values in any case."""
 
 NARROW, WIDE = 1e-30, 1e37
 """Between these widths float32 tells the bins apart; beyond, float64 does."""
@@ -27,7 +30,8 @@ class Histogram:
     """The state of an observer of two passes; its size is that of its bins.
 
     Attributes:
-        counts: Values in each bin; all 0 when the extent is a single value.
+        counts: Values in each bin, as far as they were counted; all 0 when the extent is a single
+            value.
         zeros: Values that are exactly 0, in their bin too.
         start: Lower edge of the first bin.
         width: Of every bin; 0 when the extent is a single value.
@@ -80,13 +84,14 @@ class Histogram:
         span = self.width * self.counts.size
         kind: Any = np.float32 if values.itemsize <= 4 and NARROW < span < WIDE else np.float64
         start, per_bin = kind(self.start), kind(1 / self.width)
-        flat = values.ravel()
-        for at in range(0, flat.size, BLOCK):
-            block = flat[at : at + BLOCK].astype(kind)
-            self.zeros += block.size - int(np.count_nonzero(block))
+        every = _every(values.size)
+        counted = values.ravel()[::every]
+        for at in range(0, counted.size, BLOCK):
+            block = counted[at : at + BLOCK].astype(kind)
+            self.zeros += every * (block.size - int(np.count_nonzero(block)))
             places = ((block - start) * per_bin).astype(np.intp)
             np.clip(places, 0, self.counts.size - 1, out=places)
-            self.counts += np.bincount(places, minlength=self.counts.size)
+            self.counts += every * np.bincount(places, minlength=self.counts.size)
 
     def result(self) -> Range:
         return self._choose(self)
@@ -147,6 +152,17 @@ class Binned(Observer):
         below, above = self.kept(found)
         low, high = below * found.width, above * found.width
         return Range(max(outer.low, 0.0 - low), min(outer.high, high))
+
+
+def _every(size: int) -> int:
+    """Return which of so many values are counted: every first, or one in several.
+
+    The step shares no divisor with the size, so that rows and channels are met at all places.
+    """
+    step = ceil(size / MOST)
+    while gcd(step, size) > 1:
+        step += 1
+    return step
 
 
 def folded(counts: NDArray[np.int64], zero: int) -> NDArray[np.int64]:

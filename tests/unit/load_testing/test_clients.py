@@ -81,6 +81,15 @@ def test_what_hangs_is_timed_out(serving: Serving) -> None:
     assert found.answered == 4
 
 
+def test_few_callers_use_more_connections_in_turn_where_several_processes_answer() -> None:
+    script = Script()
+    found = once(over_http, script, Load(2, requests=40), spread=8)
+    assert found.answered == 40
+    used = sorted(script.by_connection)
+    assert len(used) >= 8
+    assert all(count >= 4 for count in used[-8:]), "one after the other"
+
+
 def test_connections_that_the_server_closes_are_opened_again() -> None:
     script = Script(closes=True)
     with over_http(script) as url, clients(url) as found:

@@ -43,6 +43,7 @@ class Script:
         told: Path -> what is said there, in place of the usual.
         token: What the header must say.
         seen: Requests so far.
+        by_connection: Requests to infer of each connection, over HTTP.
     """
 
     delay_s: Callable[[int], float] = lambda number: 0.0
@@ -54,6 +55,7 @@ class Script:
     token: str = ""
     seen: int = 0
     connections: int = 0
+    by_connection: list[int] = field(default_factory=list)
     answered: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -130,12 +132,13 @@ async def _talk(
     script: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     script.connections += 1
+    script.by_connection.append(0)
     with suppress(OSError, EOFError):
-        await _answers(script, reader, writer)
+        await _answers(script, len(script.by_connection) - 1, reader, writer)
 
 
 async def _answers(
-    script: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    script: Script, place: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     while line := await reader.readline():
         method, path, _ = line.decode().split()
@@ -145,6 +148,7 @@ async def _answers(
             headers[name.strip().lower()] = value.strip()
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         refused = script.token and headers.get("authorization") != f"Bearer {script.token}"
+        script.by_connection[place] += path.endswith("/infer")
         status, more, out = await _reply(script, method, path, headers, body)
         if refused and "health" not in path:
             status, more, out = 401, "", b'{"error": "no token"}'

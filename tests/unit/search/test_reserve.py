@@ -7,9 +7,14 @@ from dataclasses import replace
 import pytest
 from tests.unit import studies
 
-from ortune.core.trial import Block, Burst, Interval, Measurement, Pair, Trial
+from ortune.backends.openvino import Openvino
+from ortune.core.backend import Backend
+from ortune.core.step import Recipe, Step
+from ortune.core.trial import Block, Burst, Interval, Measurement, Pair, Plan, Trial
 from ortune.measurement.timing import stats
+from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.search.reserve import Reserve
+from ortune.transforms.simplify import Simplify
 
 MS = 1_000_000
 SAMPLES = 100
@@ -23,9 +28,13 @@ def trial(key: str, ratio: float, run_ms: int, *, seconds: float, load_ms: int =
     return replace(found, measurement=taken, seconds=seconds)
 
 
+HERE, OTHER = studies.baseline().plan.backend, Openvino()
+EXACT, LOSSY = Simplify(), Int8Dynamic()
+TOLD = Plan(Recipe("given", (EXACT, LOSSY)), OTHER)
+"""A plan whose history has two rows."""
 BASE = trial("base", 1.0, 10, seconds=3.04)
-FAST = trial("fast", 0.5, 5, seconds=6.0, load_ms=1200)
-NEXT = trial("next", 0.51, 5, seconds=4.0)
+FAST = replace(trial("fast", 0.5, 5, seconds=6.0, load_ms=1200), plan=TOLD)
+NEXT = replace(trial("next", 0.51, 5, seconds=4.0), plan=TOLD)
 FAR = trial("far", 0.8, 8, seconds=5.0)
 
 
@@ -116,6 +125,33 @@ def test_kept_back_are_the_first_finalist_those_near_it_and_the_history() -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("steps", "backend", "rows"),
+    [
+        ((), OTHER, 0),
+        ((), HERE, 0),
+        ((EXACT,), HERE, 0),
+        ((EXACT,), OTHER, 1),
+        ((LOSSY,), HERE, 0),
+        ((LOSSY,), OTHER, 1),
+        ((EXACT, LOSSY), HERE, 1),
+        ((EXACT, LOSSY), OTHER, 2),
+    ],
+)
+def test_the_history_has_a_row_for_each_kind_of_change_on_the_way(
+    steps: tuple[Step, ...], backend: Backend, rows: int
+) -> None:
+    found = replace(FAST, plan=Plan(Recipe("given", steps), backend))
+    reserve = Reserve([BASE, found], 4.0, SAMPLES)
+    one = reserve.final_s(found) + reserve.closing_s
+    assert reserve.kept_back([found], 3, 10_000.0) == pytest.approx(one + rows * 6.0)
+
+
+def test_what_follows_the_history_is_a_row_and_the_end() -> None:
+    reserve = Reserve([BASE, FAST], 4.0, 0)
+    assert reserve.explained_s == pytest.approx(6.0 + 3.0)
+
+
 def test_the_last_plan_may_overrun_by_a_twentieth() -> None:
     reserve = Reserve([BASE, FAST], 4.0, 0)
     assert reserve.row_s == 6.0
@@ -123,7 +159,7 @@ def test_the_last_plan_may_overrun_by_a_twentieth() -> None:
     assert reserve.kept_back([FAST], 3, total) == pytest.approx(one + 1.0 + 12.0)
 
 
-def test_it_is_never_more_than_three_fifths_and_little_beyond_the_first() -> None:
+def test_it_is_never_more_than_three_fifths() -> None:
     reserve = Reserve([BASE, FAST, NEXT], 4.0, SAMPLES)
     for total, most in (
         (10.0, 4.0),
@@ -134,8 +170,19 @@ def test_it_is_never_more_than_three_fifths_and_little_beyond_the_first() -> Non
         (60.0, 36.0),
     ):
         assert reserve.kept_back([FAST, NEXT], 3, total) == pytest.approx(most)
+
+
+@pytest.mark.parametrize(
+    ("total", "more"),
+    [(180.0, 2 * 5.0), (199.0, 2 * 5.0), (240.0, 32.5 + 0.0), (260.0, 32.5 + 5.0), (285.0, 42.5)],
+)
+def test_beyond_the_first_finalist_a_sixth_of_the_time_holds_others_whole_or_not_at_all(
+    total: float, more: float
+) -> None:
+    reserve = Reserve([BASE, FAST, NEXT], 4.0, SAMPLES)
+    assert reserve.final_s(FAST) == pytest.approx(32.5)
     one = reserve.final_s(FAST) + reserve.closing_s
-    assert reserve.kept_back([FAST, NEXT], 3, 180.0) == pytest.approx(one + 0.15 * 180)
+    assert reserve.kept_back([FAST, NEXT], 3, total) == pytest.approx(one + more)
 
 
 def test_without_a_candidate_the_original_stands_for_one_timed_as_shortly_as_can_be() -> None:

@@ -57,10 +57,10 @@ def function(path: str, kind: str, takes: Sequence[str] = ()) -> Callable[..., A
     try:
         found = getattr(importlib.import_module(module), name, None)
     except Exception as error:
-        raise BadSettings(
-            f"cannot import '{path}': {reason(error)}",
-            fix=f"run from the folder that holds {module.partition('.')[0]}, or install it",
-        ) from error
+        fix = f"run from the folder that holds {module.partition('.')[0]}, or install it"
+        if module.endswith(".py"):
+            fix = f"name the module, not its file: {module.removesuffix('.py')}:{name}"
+        raise BadSettings(f"cannot import '{path}': {reason(error)}", fix=fix) from error
     if found is None:
         raise BadSettings(
             f"module '{module}' has no function '{name}'", fix=f"define {name} at its top level"

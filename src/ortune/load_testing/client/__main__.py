@@ -63,7 +63,7 @@ async def _carry_out(
     log, clock = drive.Log(), time.perf_counter_ns
     if answers is not None:
         answers.left = 0
-    await sender.prepare(order.callers or min(setup.room, _OPENED))
+    await sender.prepare(max(setup.spread, order.callers or min(setup.room, _OPENED)))
     began, spent = clock(), time.process_time()
     if order.due:
         due = array("q", Path(order.due).read_bytes())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -44,7 +45,7 @@ class HttpSender:
         self.examples: dict[str, str] = {}
         self._address, self._tls, self._timeout_s = (host, port), tls, timeout_s
         self._requests, self._answers = requests, answers
-        self._idle: list[_Connection] = []
+        self._idle: deque[_Connection] = deque()
 
     async def send(self, ticket: int) -> str:
         """Send a request as `Sender` says."""
@@ -81,9 +82,9 @@ class HttpSender:
             one.close()
 
     async def _connection(self) -> _Connection:
-        """Return an idle connection, the last one used first, or a new one."""
+        """Return the connection that has been idle for longest, or a new one."""
         while self._idle:
-            if not (found := self._idle.pop()).closed:
+            if not (found := self._idle.popleft()).closed:
                 return found
         return await self._opened()
 

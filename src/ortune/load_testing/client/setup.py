@@ -19,6 +19,7 @@ class Setup:
         ca: File with certificates to trust; empty for the system's.
         token: Sent along over gRPC; over HTTP the requests hold it.
         kept: Right answers are kept, one of each kind, to be compared.
+        spread: Connections at least, used in turn, however few the callers.
     """
 
     protocol: str
@@ -32,6 +33,7 @@ class Setup:
     ca: str = ""
     token: str = ""
     kept: bool = False
+    spread: int = 0
 
 
 @dataclass(frozen=True)

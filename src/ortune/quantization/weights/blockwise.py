@@ -99,6 +99,10 @@ class BlockWeights(Quantizer):
         """The kind of grid."""
         return Spec(self.bits, self.block, self.symmetric)
 
+    @property
+    def calibrates(self) -> bool:
+        return self.method == "gptq"
+
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the inputs of the products, for ``gptq``."""
         if self.method != "gptq":

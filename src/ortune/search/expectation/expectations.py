@@ -199,7 +199,7 @@ class Expectations:
         """Return what the same steps took, or what their work takes at the pace of the others."""
         if not recipe.steps or recipe.steps in self._built:
             return 0.1
-        known = self._built_alike.get(_names(recipe))
+        known = self._built_alike.get(_alike(recipe))
         return self._pace * self._usual_s(recipe) if known is None else known
 
     def _usual_s(self, recipe: Recipe) -> float:
@@ -212,12 +212,12 @@ class Expectations:
         return math.exp(sum(taken) / (len(taken) + 1))
 
     @cached_property
-    def _built_alike(self) -> dict[frozenset[str], float]:
-        """Return quantizers -> what recipes of these took."""
-        found: dict[frozenset[str], list[float]] = {}
+    def _built_alike(self) -> dict[tuple[frozenset[str], float], float]:
+        """Return quantizers and their work -> what recipes of these took."""
+        found: dict[tuple[frozenset[str], float], list[float]] = {}
         for recipe, seconds in self._built.values():
-            found.setdefault(_names(recipe), []).append(seconds)
-        return {names: fmean(seconds) for names, seconds in found.items()}
+            found.setdefault(_alike(recipe), []).append(seconds)
+        return {alike: fmean(seconds) for alike, seconds in found.items()}
 
     @cached_property
     def _built(self) -> dict[tuple[Step, ...], tuple[Recipe, float]]:
@@ -249,8 +249,9 @@ class Expectations:
 
 
 @lru_cache(4096)
-def _names(recipe: Recipe) -> frozenset[str]:
-    return frozenset(step.name() for step in recipe.steps if isinstance(step, Quantizer))
+def _alike(recipe: Recipe) -> tuple[frozenset[str], float]:
+    names = frozenset(step.name() for step in recipe.steps if isinstance(step, Quantizer))
+    return names, labour(recipe)
 
 
 def _noise(trial: Trial) -> float:

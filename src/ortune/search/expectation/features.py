@@ -16,6 +16,7 @@ from ortune.core.plugins.plugin import Plugin
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan
 from ortune.quantization.roles import Role
+from ortune.quantization.weights.blockwise import BlockWeights
 from ortune.search.expectation.surrogate import Features
 
 _KEPT = 4096
@@ -27,6 +28,8 @@ _FLOAT_SHARE: Mapping[Role | None, float] = {
 }
 """How much of a plan's time stays with float layers, and so with the backend's hint for them."""
 _LABOUR: Mapping[Role | None, float] = {Role.ROUNDS: 12.0, Role.SMOOTHS: 2.0, Role.CORRECTS: 2.0}
+_OF_INPUTS = 3.0
+"""Passes more where weights are rounded, or layers chosen, by products of their inputs."""
 _PREPARES = (Role.EQUALIZES, Role.SMOOTHS, Role.ROUNDS, Role.CORRECTS, Role.CLIPS)
 _APART = ("precision", "custom_ops", "target")
 """Fields that are no features: the hint says the precision, and libraries change no kernels."""
@@ -170,7 +173,13 @@ def labour(recipe: Recipe) -> float:
     """Return how much work building is, in passes over the weights: rounding searches, layer by
     layer, for what changes the outputs least."""
     return sum(
-        _LABOUR.get(_role(step), 1.0)
+        _LABOUR.get(_role(step), 1.0) + _OF_INPUTS * _reads_inputs(step)
         for step in recipe.steps
         if isinstance(step, Quantizer) or _role(step) in _PREPARES
     )
+
+
+def _reads_inputs(step: Step) -> bool:
+    """Whether a step that needs no samples by its kind asks for some by its settings."""
+    free = isinstance(step, BlockWeights) or _role(step) is Role.DYNAMIC
+    return free and isinstance(step, Quantizer) and step.calibrates

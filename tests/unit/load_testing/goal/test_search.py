@@ -96,7 +96,7 @@ def test_the_better_settings_are_found_and_confirmed_by_fresh_pairs() -> None:
     assert "requests/s with p99<=20ms" in found.before
     assert found.tried[0].settings == found.choice and found.tried[0].pairs == 2
     fresh = [how for side, how in machine.sides if side == "defaults"]
-    assert len(fresh) == 1 + found.pairs == 7, "once for the search, then anew for each pair"
+    assert len(fresh) == 1 + found.pairs == 17, "once for the search, then anew for each pair"
     assert machine.live == 0
 
 

@@ -1,0 +1,80 @@
+"""What is expected before the first trial."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from tests.unit.policies.test_adaptive import BASE, CPU, FACTS, OPENVINO, SPACE, view
+
+from ortune.core.backend import Backend
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import AS_IS, Quantizer, Recipe
+from ortune.core.trial import Block, Burst, Measurement, Pair, Plan
+from ortune.search.expectation.expectations import Expectations
+from ortune.search.expectation.surrogate import Normal
+from ortune.search.policy import View
+
+MS = 1_000_000
+
+
+def timed(ms: float, weight_bytes: int) -> View:
+    """A view of a network of that many bytes whose original takes so long."""
+    burst = Burst((round(ms * MS),) * 3, (0.0,) * 3)
+    taken = Measurement((Pair((Block(burst, burst),)),), MS, MS, 1)
+    facts = replace(FACTS, weight_bytes=weight_bytes)
+    return replace(view(), facts=facts, trials=(replace(BASE, measurement=taken),))
+
+
+def expected(asked: View, steps: str, backend: Backend = CPU) -> Normal:
+    made = tuple(parse(Quantizer, one) for one in steps.split())
+    recipe = Recipe(steps, made) if made else AS_IS
+    return Expectations(asked).of([Plan(recipe, backend)])[0].latency
+
+
+def test_a_network_that_reads_weights_all_the_time_is_as_fast_as_they_are_small() -> None:
+    reads, computes = timed(20.0, 367_000_000), timed(169.0, 436_000_000)
+    assert math.exp(expected(reads, "int4-weights").mean) == pytest.approx(0.2, abs=0.02)
+    assert math.exp(expected(reads, "int8-weights").mean) == pytest.approx(0.3, abs=0.02)
+    assert math.exp(expected(computes, "int4-weights").mean) > 0.8
+    half = timed(49.0, 367_000_000)
+    assert math.exp(expected(half, "int4-weights").mean) == pytest.approx(0.6, abs=0.03)
+
+
+def test_without_a_measurement_products_alone_count() -> None:
+    bare = expected(view(), "int4-weights").mean
+    assert bare == pytest.approx(expected(timed(10_000.0, 1), "int4-weights").mean)
+    assert 0.8 < math.exp(bare) < 0.95
+
+
+@pytest.mark.parametrize("backend", [CPU, OPENVINO])
+def test_a_setting_around_a_plan_is_expected_to_bring_nothing(backend: Backend) -> None:
+    name = "arena=False" if backend is CPU else "streams=1"
+    field, _, value = name.partition("=")
+    other = replace(backend, **{field: value != "False" and int(value)})
+    plain, changed = expected(view(), "", backend), expected(view(), "", other)
+    assert 0 < changed.mean - plain.mean < 0.02
+    assert math.sqrt(changed.sd**2 - plain.sd**2) < 0.05
+
+
+def test_on_several_threads_settings_are_less_known() -> None:
+    several = tuple(replace(t, backend=replace(t.backend, threads=4)) for t in SPACE.targets)
+    asked = view(space=replace(SPACE, targets=several))
+    base = replace(OPENVINO, threads=4)
+    plain, changed = expected(asked, "", base), expected(asked, "", replace(base, streams=2))
+    assert math.sqrt(changed.sd**2 - plain.sd**2) > 0.055
+    assert changed.mean == pytest.approx(plain.mean)
+
+
+def test_weights_that_are_not_reordered_cost_time() -> None:
+    plain, changed = expected(view(), ""), expected(view(), "", replace(CPU, prepack=False))
+    assert changed.mean - plain.mean > 0.3
+
+
+def test_a_fusion_that_is_off_in_a_variant_may_bring_much() -> None:
+    variant = replace(CPU, disable=("SkipLayerNormFusion",))
+    other = replace(CPU, disable=("MatMulScaleFusion",))
+    plain = expected(view(), "").sd
+    assert math.sqrt(expected(view(), "", variant).sd ** 2 - plain**2) > 0.055
+    assert math.sqrt(expected(view(), "", other).sd ** 2 - plain**2) < 0.05
