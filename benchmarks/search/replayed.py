@@ -180,6 +180,7 @@ def surroundings(table: Table, root: Path, seconds: float) -> Context:
         base_ns=Paid.of(first, first).run_ns[0],
         timeout_s=min(LONGEST_S, max(20.0, seconds / 3, needed)),
         finalists=loop.FINALISTS, deadlines=about.deadlines, by_operator=about.by_operator,
+        by_region=False,  # a table has whole plans alone
     )  # fmt: skip
 
 
