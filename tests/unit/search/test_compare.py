@@ -60,6 +60,9 @@ def test_the_second_finalist_is_of_other_steps_where_one_is_near() -> None:
     assert finalists([baseline(), first, alike, near], FASTEST) == [first, near, alike]
     assert finalists([baseline(), first, alike, far], FASTEST) == [first, alike, far]
     assert finalists([baseline(), first, alike], FASTEST) == [first, alike]
+    edge, third = of("int8-weights", 1.05 * 0.50), of("int4-weights", 0.515)
+    assert finalists([baseline(), first, alike, edge], FASTEST) == [first, alike, edge]
+    assert finalists([baseline(), first, third, near], FASTEST) == [first, third, near]
     assert leaders([baseline(), first, alike, near], FASTEST) == [first, alike, near]
 
 

@@ -147,6 +147,14 @@ def test_the_history_has_a_row_for_each_kind_of_change_on_the_way(
     assert reserve.kept_back([found], 3, 10_000.0) == pytest.approx(one + rows * 6.0)
 
 
+def test_what_just_fits_is_kept_back() -> None:
+    rare = replace(FAST, seconds=15.0)
+    reserve = Reserve([BASE, rare], 4.0, SAMPLES)
+    one = reserve.final_s(rare) + reserve.closing_s
+    assert reserve.kept_back([rare], 3, 200.0) == pytest.approx(one + 15.0 - 10.0 + 2 * 15.0)
+    assert reserve.kept_back([rare], 3, 199.0) == pytest.approx(one + 15.0 - 9.95 + 15.0)
+
+
 def test_what_follows_the_history_is_a_row_and_the_end() -> None:
     reserve = Reserve([BASE, FAST], 4.0, 0)
     assert reserve.explained_s == pytest.approx(6.0 + 3.0)
