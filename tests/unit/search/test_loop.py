@@ -25,6 +25,7 @@ from ortune.experiment import evaluate, measure
 from ortune.experiment.ledger import read_study, write_header
 from ortune.measurement.timing import stats
 from ortune.recipe.space import Space
+from ortune.search import loop
 from ortune.search.aim import Aim
 from ortune.search.loop import search
 from ortune.search.policy import LeftOut, Policy, View
@@ -631,3 +632,16 @@ def test_a_part_that_was_only_screened_is_not_measured_where_no_time_is_left(
     plans = [Plan(EXACT, BASE), Plan(EXACT, PLANS[0].backend)]
     study = run(script, plans, Screened, clock=clock)
     assert "time is up: what graph alone brings was not measured" in study.notes
+
+
+def test_at_the_end_the_winner_is_asked_what_fixed_shapes_would_bring(
+    run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, asked = Clock(), []
+    monkeypatch.setattr(
+        loop.fixed_shapes, "tell", lambda _, space, best, left: asked.append((best, left))
+    )
+    study = run(Script(ratios=ratios(0.5), passes=lambda: clock.turn(0.5)), PLANS[:1], clock=clock)
+    ((best, left),) = asked
+    assert best is not None and best.key == study.best.key
+    assert 0 < left == 100.0 - clock.now

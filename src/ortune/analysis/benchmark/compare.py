@@ -213,5 +213,7 @@ def _verdict(latency: Interval, judging: _Judging, regressions: Sequence[str]) -
         return "slower, within the threshold"
     if latency.high < 1:
         return "faster"
+    if not latency.bounded:
+        return "not known: too few runs for an interval"
     over = latency.value > 1 + judging.limits["latency"]
     return "over the threshold, inside the noise" if over else "no difference"
