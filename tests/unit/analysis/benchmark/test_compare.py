@@ -288,7 +288,6 @@ def test_a_few_samples_prove_nothing(tmp_path: Path) -> None:
     assert one.latency.value == pytest.approx(3) and not one.regressions
     assert one.latency.low == 0
     assert one.verdict == "not known: too few runs for an interval"
-    assert only(three).verdict != one.verdict
 
 
 @pytest.mark.parametrize(
