@@ -25,7 +25,7 @@ from ortune.measurement.timing.pairs import Effort, Stop, claiming, time_pair
 from ortune.measurement.timing.turns import ready
 from ortune.model.io import file
 from ortune.recipe.space import trial_key
-from ortune.regions.survey import Survey, SurveyRequest
+from ortune.regions.survey import SurveyRequest
 
 
 @dataclass
@@ -217,11 +217,9 @@ class Attempts:
             return None
         return trial.ratio
 
-    def survey(self, request: SurveyRequest, seconds: float) -> Survey:
+    def survey(self, request: SurveyRequest, seconds: float) -> None:
         """Measure the regions of a plan one at a time, in so many seconds at most."""
-        found = survey(self.context, request, seconds, self.sink, self._live())
-        self.surveys.add(found)
-        return found
+        self.surveys.add(survey(self.context, request, seconds, self.sink, self._live()))
 
     def _provable(self) -> bool:
         """Whether the chance of a false proof, 5 % for the whole run, has room for one more plan.

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.unit import studies
 from tests.unit.experiment.scripted import EDITS, FINAL, LOSSY, SEARCH, Script, Scripted, scripted
+from tests.unit.surveys import SURVEY
 
 from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Goal, Outcome, outcome
@@ -24,8 +25,10 @@ from ortune.experiment import evaluate, measure
 from ortune.experiment.build import Files
 from ortune.experiment.evaluate import Attempts
 from ortune.experiment.ledger import Ledger
+from ortune.experiment.surveys.journal import read
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming
+from ortune.regions.survey import SurveyRequest
 from ortune.search.abandon import Beaten
 
 
@@ -627,3 +630,12 @@ def test_an_interval_that_holds_one_is_no_difference(
     attempts: Attempts, ratio: Interval, says: str
 ) -> None:
     assert says in measure.conclude(attempts.context, ratio, scored(Verdict.PROVED))[1]
+
+
+def test_a_survey_stands_in_the_journal_of_the_run(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = SurveyRequest(SURVEY.plan, "it fails the budget")
+    monkeypatch.setattr(evaluate, "survey", lambda context, request, seconds, *_: SURVEY)
+    attempts.survey(asked, 5.0)
+    assert read(attempts.context.root) == attempts.surveys.known == [SURVEY]
