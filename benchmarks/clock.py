@@ -194,6 +194,8 @@ def plain(logs: list[float]) -> Interval:
 def _write(case: Case, measured: dict[str, Any]) -> None:
     """Put this case's results beside those of others."""
     known = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    if known.get("machine") != machine():
+        known = {}  # one machine stands over all rows
     label = f"{case.name}, {case.backend}"
     label += "" if case.model == case.home / "model.onnx" else f", {case.model.name}"
     known |= {"machine": machine(), "versions": versions(), label: measured}

@@ -53,10 +53,7 @@ class Exhaustive(Policy):
     def _untried(self, view: View) -> Iterator[Proposal]:
         """Yield every plan without a trial once, in the order in which they are tried."""
         seen: set[str] = set()
-        stages = (
-            *(self._plans, self._rescues, self._extensions),
-            *(self._mixtures, self._settings),
-        )
+        stages = (self._plans, self._rescues, self._extensions, self._mixtures, self._settings)
         for found in chain.from_iterable(stage(view) for stage in stages):
             if found.plan.spelled not in seen and not view.tried(found.plan):
                 seen.add(found.plan.spelled)

@@ -54,10 +54,13 @@ class Script:
     told: Mapping[str, Any] = field(default_factory=dict)
     token: str = ""
     seen: int = 0
-    connections: int = 0
     by_connection: list[int] = field(default_factory=list)
     answered: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def connections(self) -> int:
+        return len(self.by_connection)
 
     def next(self) -> int:
         with self.lock:
@@ -131,7 +134,6 @@ def over_http(script: Script, trusted: Pair | None = None) -> Iterator[str]:
 async def _talk(
     script: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    script.connections += 1
     script.by_connection.append(0)
     with suppress(OSError, EOFError):
         await _answers(script, len(script.by_connection) - 1, reader, writer)

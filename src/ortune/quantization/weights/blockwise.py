@@ -105,7 +105,7 @@ class BlockWeights(Quantizer):
 
     def probes(self, model: ir.Model) -> Sequence[Probe]:
         """Return the inputs of the products, for ``gptq``."""
-        if self.method != "gptq":
+        if not self.calibrates:
             return []
         edit.inline(model)
         observer = catalog.load(Observer, "moments")()

@@ -15,7 +15,7 @@ from ortune.core.backend import Backend
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan
-from ortune.quantization.roles import Role
+from ortune.quantization.roles import PREPARES, Role, role
 from ortune.quantization.weights.blockwise import BlockWeights
 from ortune.search.expectation.surrogate import Features
 
@@ -30,7 +30,6 @@ _FLOAT_SHARE: Mapping[Role | None, float] = {
 _LABOUR: Mapping[Role | None, float] = {Role.ROUNDS: 12.0, Role.SMOOTHS: 2.0, Role.CORRECTS: 2.0}
 _OF_INPUTS = 3.0
 """Passes more where weights are rounded, or layers chosen, by products of their inputs."""
-_PREPARES = (Role.EQUALIZES, Role.SMOOTHS, Role.ROUNDS, Role.CORRECTS, Role.CLIPS)
 _APART = ("precision", "custom_ops", "target")
 """Fields that are no features: the hint says the precision, and libraries change no kernels."""
 _OF_TYPES = ("ops", "through", "around", "disable")
@@ -47,8 +46,8 @@ def latency_features(plan: Plan, *, public: bool = False) -> Features:
     """
     backend = inner(plan.backend)
     kind, place = _kind(backend), hint(backend)
-    made = {step.name(): _role(step) for step in _quantizers(plan.recipe)}
-    rest = math.prod(_FLOAT_SHARE.get(role, 1.0) for role in made.values())
+    made = {step.name(): role(step) for step in _quantizers(plan.recipe)}
+    rest = math.prod(_FLOAT_SHARE.get(one, 1.0) for one in made.values())
     found = {} if public else {f"plan:{plan.spelled}": 1.0}
     found |= {f"kind:{kind}": rest, f"hint:{place}": rest}
     for family in sorted(made):
@@ -78,7 +77,7 @@ def _parts(recipe: Recipe, *, public: bool = False) -> Iterator[str]:
     Transforms that the search does not apply by itself have a part of their own.
     """
     for step in recipe.steps:
-        if _role(step) in _PREPARES:
+        if role(step) in PREPARES:
             yield f"step:{step.name()}"
         elif isinstance(step, Quantizer):
             yield from (f"option:{one}" for one in chosen(step, public=public))
@@ -100,11 +99,7 @@ def families(recipe: Recipe) -> frozenset[str]:
 
 
 def _quantizers(recipe: Recipe) -> list[Quantizer]:
-    return [s for s in recipe.steps if isinstance(s, Quantizer) and _role(s) not in _PREPARES]
-
-
-def _role(step: Step) -> Role | None:
-    return vars(type(step)).get("role")
+    return [s for s in recipe.steps if isinstance(s, Quantizer) and role(s) not in PREPARES]
 
 
 def chosen(plugin: Plugin, *, public: bool = False) -> Iterator[str]:
@@ -173,13 +168,13 @@ def labour(recipe: Recipe) -> float:
     """Return how much work building is, in passes over the weights: rounding searches, layer by
     layer, for what changes the outputs least."""
     return sum(
-        _LABOUR.get(_role(step), 1.0) + _OF_INPUTS * _reads_inputs(step)
+        _LABOUR.get(role(step), 1.0) + _OF_INPUTS * _reads_inputs(step)
         for step in recipe.steps
-        if isinstance(step, Quantizer) or _role(step) in _PREPARES
+        if isinstance(step, Quantizer) or role(step) in PREPARES
     )
 
 
 def _reads_inputs(step: Step) -> bool:
     """Whether a step that needs no samples by its kind asks for some by its settings."""
-    free = isinstance(step, BlockWeights) or _role(step) is Role.DYNAMIC
+    free = isinstance(step, BlockWeights) or role(step) is Role.DYNAMIC
     return free and isinstance(step, Quantizer) and step.calibrates
