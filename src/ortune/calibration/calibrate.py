@@ -28,15 +28,18 @@ from ortune.backends.cpu import Cpu
 from ortune.calibration.cache import RangeCache
 from ortune.core.errors import BadData, BadModel
 from ortune.core.event import Sink, silent
+from ortune.core.hardware.memory import allowed
 from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins import codec
+from ortune.measurement.allowance import allowance
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.measurement.worker.observers import unpacked
 from ortune.model.graph import edit
 from ortune.model.parts.probed import Watched, watched
 
-MEMORY = 1_000_000_000
-"""Bytes that the observed tensors of one worker run, and what is kept of them, may take."""
+MOST, SHARE = 4_000_000_000, 1 / 6
+"""Bytes that the observed tensors of one worker run, and what is kept of them, may take: this
+share of what a worker may have. Each run goes through the model anew, so that fewer are faster."""
 
 _TIMEOUT_S, _RUN_S = 1800, 30
 _COPIES = 2
@@ -98,7 +101,7 @@ def calibrate_groups(
     groups: Sequence[Sequence[int]],
     folder: Path,
     *,
-    memory: int = MEMORY,
+    memory: int | None = None,
     custom_ops: tuple[str, ...] = (),
     sink: Sink = silent,
 ) -> Calibrated:
@@ -110,8 +113,9 @@ def calibrate_groups(
         groups: Lists of sample indices; they may overlap.
         folder: For the watched model, for files of moments and for ``ranges.json``, from which
             later calls for the same model and stream are answered.
-        memory: Bytes, as `MEMORY`. Probes are split into runs by the tensors' sizes on the
-            largest sample; a single tensor that takes more is observed alone.
+        memory: Bytes that one worker run may hold; None takes a sixth of what it may have, 4 GB
+            at most. Probes are split into runs by the tensors' sizes on the largest sample; a
+            single tensor that takes more is observed alone.
         sink: Receives how far the runs are.
 
     Raises:
@@ -124,7 +128,8 @@ def calibrate_groups(
     missing = known.missing(probes)
     peak = cpu = parts = 0
     if missing:
-        run = _Run(model, missing, stream, groups, folder, memory, custom_ops, sink)
+        held = _held() if memory is None else memory
+        run = _Run(model, missing, stream, groups, folder, held, custom_ops, sink)
         for answer in run.answers(known):
             peak, cpu, parts = int(answer["peak_rss"]), int(answer["cpu_ns"]), parts + 1
         known.store()
@@ -138,6 +143,10 @@ def calibrate_groups(
     )
     seconds = time.monotonic() - started if missing else 0.0
     return Calibrated(ranges, _notes(known, probes, ranges), seconds, cpu / 1e9, peak, parts)
+
+
+def _held() -> int:
+    return int(min(MOST, SHARE * allowed(allowance().taken())))
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,20 @@ def test_a_little_memory_means_more_parts_and_equal_answers(tmp_path: Path) -> N
     assert whole.peak_rss > 0
 
 
+def test_a_sixth_of_what_a_worker_may_have_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ramps(tmp_path, 64, 128)
+    probes = [Probe(name, MinMax()) for name in ("x", "doubled", "moved", "kept", "y")]
+    found = []
+    for held in (1, 80_000, 1 << 40):
+        monkeypatch.setattr("ortune.calibration.calibrate.allowed", lambda _, n=held: 6 * n)
+        folder = tmp_path / str(held)
+        found.append(calibrate_groups(model(CHAIN), probes, source, [[0, 1]], folder))
+    assert [one.parts for one in found] == [5, 3, 1]
+    assert found[0].ranges == found[1].ranges == found[2].ranges
+
+
 def test_groups_are_answered_apart_in_one_go(tmp_path: Path) -> None:
     source = ramps(tmp_path, 3, 9, 5, 2)
     probes = [Probe("moved", MinMax()), Probe("moved", Percentile(50), "middle")]
