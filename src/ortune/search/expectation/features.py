@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
@@ -27,6 +26,8 @@ _FLOAT_SHARE: Mapping[Role | None, float] = {
     Role.WEIGHTS: 0.9,
 }
 """How much of a plan's time stays with float layers, and so with the backend's hint for them."""
+_BEHIND = 0.3
+"""The share of the quantized layers that is left to quantizers behind the first."""
 _LABOUR: Mapping[Role | None, float] = {Role.ROUNDS: 12.0, Role.SMOOTHS: 2.0, Role.CORRECTS: 2.0}
 _OF_INPUTS = 3.0
 """Passes more where weights are rounded, or layers chosen, by products of their inputs."""
@@ -46,14 +47,14 @@ def latency_features(plan: Plan, *, public: bool = False) -> Features:
     """
     backend = inner(plan.backend)
     kind, place = _kind(backend), hint(backend)
-    made = {step.name(): role(step) for step in _quantizers(plan.recipe)}
-    rest = math.prod(_FLOAT_SHARE.get(one, 1.0) for one in made.values())
+    made = _parted(plan.recipe)
+    rest = sum(share * _FLOAT_SHARE.get(one, 1.0) for one, share in made.values()) if made else 1.0
     found = {} if public else {f"plan:{plan.spelled}": 1.0}
     found |= {f"kind:{kind}": rest, f"hint:{place}": rest}
-    for family in sorted(made):
-        found[f"family:{family}"] = 1.0
-        found[f"family@kind:{family}@{kind}"] = 1.0
-        found[f"family@hint:{family}@{place}"] = 1.0
+    for family, (_, share) in sorted(made.items()):
+        found[f"family:{family}"] = share
+        found[f"family@kind:{family}@{kind}"] = share
+        found[f"family@hint:{family}@{place}"] = share
     found |= dict.fromkeys(_parts(plan.recipe, public=public), 1.0)
     found |= {f"set:{name}": 1.0 for name in chosen(backend, public=public)}
     if isinstance(plan.backend, Bucketed):
@@ -96,6 +97,18 @@ def called(plugin: Plugin) -> str:
 def families(recipe: Recipe) -> frozenset[str]:
     """Return the quantizers that a recipe is about, without those that prepare for them."""
     return frozenset(s.name() for s in _quantizers(recipe))
+
+
+def _parted(recipe: Recipe) -> dict[str, tuple[Role | None, float]]:
+    """Return each quantizer's role and the share of the layers that it stands for.
+
+    They do not add up: a layer is quantized once, by the first that takes it.
+    """
+    made = {step.name(): role(step) for step in _quantizers(recipe)}
+    behind = _BEHIND / max(1, len(made) - 1)
+    first = 1 - behind * (len(made) - 1)
+    shares = (behind if place else first for place in range(len(made)))
+    return {name: (one, share) for (name, one), share in zip(made.items(), shares, strict=True)}
 
 
 def _quantizers(recipe: Recipe) -> list[Quantizer]:

@@ -71,6 +71,15 @@ def test_what_stays_float_is_all_that_the_hint_moves() -> None:
     assert found["kind:cpu"] == found["hint:cpu"] < found["family:int8-dynamic"] == 1
 
 
+def test_of_a_mix_each_quantizer_stands_for_a_share_of_the_layers() -> None:
+    found = latency_features(plan("int4-weights(head=false) int8-dynamic", "cpu"))
+    assert found["family:int4-weights"] == pytest.approx(0.7)
+    assert found["family@hint:int8-dynamic@cpu"] == pytest.approx(0.3)
+    alone = latency_features(plan("int4-weights", "cpu"))
+    dynamic = latency_features(plan("int8-dynamic", "cpu"))
+    assert found["hint:cpu"] == pytest.approx(0.7 * alone["hint:cpu"] + 0.3 * dynamic["hint:cpu"])
+
+
 def test_names_of_the_model_stay_at_home() -> None:
     given = plan(
         'int8-static(exclude=["/my/secret/node","b"],observer=entropy)', 'cpu(affinity="2;3")'

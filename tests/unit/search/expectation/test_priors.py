@@ -11,7 +11,7 @@ from tests.unit.policies.test_adaptive import BASE, CPU, FACTS, OPENVINO, SPACE,
 from ortune.core.backend import Backend
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe
-from ortune.core.trial import Block, Burst, Measurement, Pair, Plan
+from ortune.core.trial import Block, Burst, Interval, Measurement, Pair, Plan
 from ortune.search.expectation.expectations import Expectations
 from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
@@ -78,3 +78,18 @@ def test_a_fusion_that_is_off_in_a_variant_may_bring_much() -> None:
     plain = expected(view(), "").sd
     assert math.sqrt(expected(view(), "", variant).sd ** 2 - plain**2) > 0.055
     assert math.sqrt(expected(view(), "", other).sd ** 2 - plain**2) < 0.05
+
+
+def test_a_fast_mix_speaks_for_its_first_quantizer_alone() -> None:
+    """Gains of two quantizers do not add up: a layer is quantized once."""
+    reads = timed(20.0, 367_000_000)
+    steps = [parse(Quantizer, one) for one in ("int4-weights(head=false)", "int8-dynamic")]
+    mix = Recipe("mix", tuple(steps))
+    first = reads.trials[0]
+    fast = replace(
+        first, key="mix", plan=Plan(mix, CPU), ratio=Interval(0.2, 0.19, 0.21), stage="search"
+    )
+    asked = replace(reads, trials=(first, fast))
+    alone = expected(asked, "int4-weights(block=128)")
+    assert math.exp(alone.mean) < 0.28
+    assert alone.below(math.log(0.18)) > 0.2
