@@ -47,6 +47,8 @@ class Facts:
         denormals: Share of the float32 and float16 weights that are denormal, None when
             they were not read: the other facts do not need them.
         shapes_from: Rung of the shape ladder that answered: file, symbolic, onnx, runtime or none.
+        table_bytes: Bytes of the weights that are nothing but tables, such as embeddings: a run
+            looks up a few rows of them.
     """
 
     ops: Mapping[str, int]
@@ -64,6 +66,7 @@ class Facts:
     flops: int | None = None
     denormals: float | None = None
     shapes_from: str = "none"
+    table_bytes: int = 0
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, *ops: str) -> bool:

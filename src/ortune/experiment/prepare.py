@@ -267,6 +267,7 @@ def joined(found: Sequence[Facts]) -> Facts:
         nodes=sum(one.nodes for one in found),
         parameters=sum(one.parameters for one in found),
         weight_bytes=sum(one.weight_bytes for one in found),
+        table_bytes=sum(one.table_bytes for one in found),
         opset=min(one.opset for one in found),
         subgraphs=sum(one.subgraphs for one in found),
         functions=sum(one.functions for one in found),

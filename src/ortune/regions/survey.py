@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ortune.core.trial import Interval, Plan
@@ -14,10 +15,12 @@ class SurveyRequest:
     Attributes:
         plan: Of which regions are given back; its last quantizer decides their precision.
         why: What it may bring, for the user and the journal.
+        seconds: Longest that it is worth.
     """
 
     plan: Plan
     why: str = ""
+    seconds: float = math.inf
 
 
 @dataclass(frozen=True)

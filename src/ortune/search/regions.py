@@ -52,7 +52,7 @@ class RegionSearch:
         """
         if any(one.plan.spelled == request.plan.spelled for one in self.known):
             raise AssertionError(f"{request.plan} is to be surveyed a second time")
-        self._attempts.survey(request, longest_s(view))
+        self._attempts.survey(request, min(request.seconds, longest_s(view)))
 
     def settle(self, view: View) -> None:
         """Write down what came of mixtures, once each, those of a run that was killed too."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -16,6 +16,7 @@ from ortune.core.facts import Facts, TensorSpec
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
 from ortune.quantizers.fp16 import Fp16
+from ortune.quantizers.int4_weights import Int4Weights
 from ortune.quantizers.int8_static import Int8Static
 from ortune.recipe.space import recipes
 
@@ -246,3 +247,13 @@ def test_tensorrt_is_offered_int8_with_the_rest_in_float16() -> None:
 
 def facts_of(opset: int) -> Facts:
     return Facts({"Conv": 4}, 4, 1, 1, {}, opset, 8, (), ())
+
+
+def test_four_bits_that_lose_too_much_are_tried_with_float_tables_first() -> None:
+    facts = Facts({"MatMul": 9, "Gather": 1}, 10, 1, 1, {}, 17, 8, (), (), table_bytes=400)
+    (tables, *_), (data, *_), *_ = Int4Weights(block=128).rescues(facts)
+    assert str(tables) == "int4-weights(ops=[MatMul, Gemm], block=128)"
+    assert str(data) == "int4-weights(block=128, method=gptq)"
+    assert [one.method for (one,) in tables.rescues(facts)] == ["gptq"] * 2
+    without = [str(one) for (one,) in Int4Weights().rescues(replace(facts, table_bytes=0))]
+    assert without[0] == "int4-weights(method=gptq)"

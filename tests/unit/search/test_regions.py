@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.policies.test_adaptive import view
 from tests.unit.search.driver import Kill, record
 from tests.unit.search.scenarios import TRANSFORMER, Piece, Scenario, facts, on
 
@@ -15,8 +18,10 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.trial import Trial
 from ortune.experiment.ledger import read_study
 from ortune.experiment.surveys import journal
-from ortune.regions.survey import MixtureTried, Survey
+from ortune.regions.survey import MixtureTried, Survey, SurveyRequest
+from ortune.search.expectation.surveying import longest_s
 from ortune.search.policy import Policy
+from ortune.search.regions import RegionSearch
 
 SOUND = tuple(Piece(f"sound{i}", 0.06, 0.03) for i in range(8))
 FRAGILE = Piece("fragile", 0.05, 5.0)
@@ -162,3 +167,24 @@ def test_an_interrupt_keeps_the_best_so_far(where: str, tmp_path: Path) -> None:
 def test_settings_are_tried_around_mixtures(tmp_path: Path) -> None:
     log = searched(replace(PLANTED, seconds=60.0), tmp_path)
     assert any(text.startswith("runtime") and "fragile" in text for text in log["proposals"])
+
+
+def test_a_survey_takes_no_longer_than_it_is_worth() -> None:
+    class Asked:
+        surveys = SimpleNamespace(known=[])
+
+        def key(self, plan: object) -> str:
+            return str(plan)
+
+        def __init__(self) -> None:
+            self.seconds: list[float] = []
+
+        def survey(self, request: SurveyRequest, seconds: float) -> None:
+            self.seconds.append(seconds)
+
+    attempts, now = Asked(), view(left=100.0)
+    regions = RegionSearch(None, attempts)  # type: ignore[arg-type]
+    for worth in (7.0, math.inf):
+        regions.survey(SurveyRequest(now.trials[0].plan, "why", worth), now)
+    assert attempts.seconds == [7.0, longest_s(now)]
+    assert 7.0 < longest_s(now) < math.inf

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.model.analysis.flops import flops
-from ortune.model.analysis.lookups import table_rows
+from ortune.model.analysis.lookups import table_bytes, table_rows
 from ortune.model.analysis.weight_values import WeightValues, denormal_share, weight_values
 from ortune.model.graph import edit, spec
 from ortune.model.graph.match import label
@@ -67,6 +67,7 @@ def facts(
         denormals=None if values is None else denormal_share(values),
         shapes_from=rung,
         metadata=dict(model.metadata_props),
+        table_bytes=table_bytes(model),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which integer inputs pick rows of a table, and how many rows there are to pick from."""
+"""Which integer inputs pick rows of a table, how many there are, and what tables are stored."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import onnx_ir as ir
 from ortune.model.graph.edit import attribute, const_tensor
 from ortune.model.graph.match import label
 from ortune.model.graph.spec import shape_of
+from ortune.model.graph.values import weights
 
 _SHAPING = "Expand Flatten Reshape Slice Split Squeeze Tile Transpose Unsqueeze"
 _PASSED_ON = frozenset(["Cast", "Concat", "Identity", *_SHAPING.split()])
 """Operators that hand on their first input's integers, or those of every input."""
 _AXES = {"Gather": "axis", "GatherElements": "axis"}
 _PACKED = "com.microsoft::GatherBlockQuantized"
+_PICKS = frozenset(["Gather", _PACKED])
 _EMBED = "com.microsoft::EmbedLayerNormalization"
 _EMBED_TABLES = {0: 2, 1: 4}
 """Input of an EmbedLayerNormalization that holds indices -> the input that is their table."""
@@ -33,6 +35,16 @@ def table_rows(model: ir.Model) -> dict[str, int]:
         if sizes:
             found[str(value.name)] = min(sizes)
     return found
+
+
+def table_bytes(model: ir.Model) -> int:
+    """Return the bytes of weights that are used as tables alone: their rows are picked."""
+    return sum(tensor.nbytes for value, tensor in weights(model) if _picked_from(value))
+
+
+def _picked_from(value: ir.Value) -> bool:
+    uses = value.uses()
+    return bool(uses) and all(place == 0 and label(node) in _PICKS for node, place in uses)
 
 
 def _sizes(value: ir.Value) -> Iterator[int]:

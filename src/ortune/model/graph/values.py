@@ -25,13 +25,18 @@ def fixed_array(value: ir.Value | None) -> NDArray[Any] | None:
 
 def named_weights(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
     """Yield initializers and Constant nodes of all graphs, by the name of their value."""
+    return ((str(value.name), tensor) for value, tensor in weights(model))
+
+
+def weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Yield the values of initializers and Constant nodes of all graphs, with their tensors."""
     for graph in edit.every_graph(model):
         if isinstance(graph, ir.Graph):
             for value in graph.initializers.values():
                 if value.const_value is not None:
-                    yield str(value.name), value.const_value
+                    yield value, value.const_value
         for node in graph:
             if node.op_type == "Constant" and not node.domain:
                 tensor = edit.const_tensor(node.outputs[0])
                 if tensor is not None:
-                    yield str(node.outputs[0].name), tensor
+                    yield node.outputs[0], tensor

@@ -31,7 +31,7 @@ from ortune.search.expectation.strain import LEAST, strain, together
 from ortune.search.expectation.surrogate import Normal, Observed, Surrogate
 from ortune.search.policy import View
 
-_NOISE = {"screen": 0.04, "search": 0.02, "full": 0.02}
+_NOISE = {"screen": 0.04, "search": 0.03, "full": 0.03}
 """Standard deviation of a trial's log-ratio, by its effort."""
 _STOPPED = 0.06
 _SLOWEST = math.log(4)

@@ -20,7 +20,7 @@ from ortune.search.expectation.surrogate import Features
 
 _KEPT = 4096
 """Plans whose features are kept: every proposal asks for those of all candidates again."""
-_FLOAT_SHARE: Mapping[Role | None, float] = {
+FLOAT_SHARE: Mapping[Role | None, float] = {
     Role.STATIC: 0.35,
     Role.DYNAMIC: 0.35,
     Role.WEIGHTS: 0.9,
@@ -29,7 +29,7 @@ _FLOAT_SHARE: Mapping[Role | None, float] = {
 _BEHIND = 0.3
 """The share of the quantized layers that is left to quantizers behind the first."""
 _LABOUR: Mapping[Role | None, float] = {Role.ROUNDS: 12.0, Role.SMOOTHS: 2.0, Role.CORRECTS: 2.0}
-_OF_INPUTS = 3.0
+_ROUNDING, _CHOOSING = 6.0, 3.0
 """Passes more where weights are rounded, or layers chosen, by products of their inputs."""
 _APART = ("precision", "custom_ops", "target")
 """Fields that are no features: the hint says the precision, and libraries change no kernels."""
@@ -48,7 +48,7 @@ def latency_features(plan: Plan, *, public: bool = False) -> Features:
     backend = inner(plan.backend)
     kind, place = _kind(backend), hint(backend)
     made = _parted(plan.recipe)
-    rest = sum(share * _FLOAT_SHARE.get(one, 1.0) for one, share in made.values()) if made else 1.0
+    rest = sum(share * FLOAT_SHARE.get(one, 1.0) for one, share in made.values()) if made else 1.0
     found = {} if public else {f"plan:{plan.spelled}": 1.0}
     found |= {f"kind:{kind}": rest, f"hint:{place}": rest}
     for family, (_, share) in sorted(made.items()):
@@ -67,7 +67,8 @@ def latency_features(plan: Plan, *, public: bool = False) -> Features:
 @lru_cache(_KEPT)
 def strain_features(recipe: Recipe) -> Features:
     """Return what a recipe's strain is made of."""
-    found = {f"family:{family}": 1.0 for family in sorted(families(recipe))}
+    parted = sorted(_parted(recipe).items())
+    found = {f"family:{family}": share for family, (_, share) in parted}
     found |= {n: 1.0 for n in _parts(recipe) if not n.startswith(("clean:", "rule:"))}
     return found | {f"recipe:{', '.join(map(str, recipe.steps))}": 1.0}
 
@@ -181,13 +182,16 @@ def labour(recipe: Recipe) -> float:
     """Return how much work building is, in passes over the weights: rounding searches, layer by
     layer, for what changes the outputs least."""
     return sum(
-        _LABOUR.get(role(step), 1.0) + _OF_INPUTS * _reads_inputs(step)
+        _LABOUR.get(role(step), 1.0) + _of_inputs(step)
         for step in recipe.steps
         if isinstance(step, Quantizer) or role(step) in PREPARES
     )
 
 
-def _reads_inputs(step: Step) -> bool:
-    """Whether a step that needs no samples by its kind asks for some by its settings."""
-    free = isinstance(step, BlockWeights) or role(step) is Role.DYNAMIC
-    return free and isinstance(step, Quantizer) and step.calibrates
+def _of_inputs(step: Step) -> float:
+    """Return the passes of a step that needs no samples by its kind and asks for some."""
+    if not isinstance(step, Quantizer) or not step.calibrates:
+        return 0.0
+    if isinstance(step, BlockWeights):
+        return _ROUNDING
+    return _CHOOSING if role(step) is Role.DYNAMIC else 0.0

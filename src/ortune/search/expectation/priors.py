@@ -6,7 +6,8 @@ import math
 from statistics import median
 
 from ortune.core.hardware.native import native
-from ortune.search.expectation.features import called, chosen
+from ortune.quantization.roles import Role
+from ortune.search.expectation.features import FLOAT_SHARE, called, chosen
 from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
 
@@ -26,9 +27,19 @@ _READ_PER_S = 15e9
 is as fast as its weights are small."""
 _KEPT = {"int8-weights": 0.3, "int4-weights": 0.2}
 """Bytes of packed weights over those of float32, with the scales of their blocks."""
+_BY_KERNEL = 0.6
+"""Standard deviation between backends of what packed weights bring: on a decoder 4 bits took 0.18
+of the time on one and 0.63 on the other, as each has its own kernels for them, or none."""
+_EMULATES = ("int8-static@openvino/f16",)
+_EMULATED = Normal(1.5, 1.0)
+"""Integer layers under that hint are computed one element at a time: 82 and 84 times the
+original's time on a decoder, up to 1,000 times elsewhere."""
+_IN_FLOAT = Normal(0.6, 0.4)
+"""What products of packed weights bring that are computed in float: 2.5 times the time of those
+in 8 bits on a decoder."""
 _PREPACK = Normal(0.5, 0.3)
 """What weights bring that are not reordered for the kernels, by 16 plans of four models."""
-_LITTLE = Normal(0.01, 0.03)
+_LITTLE = Normal(0.03, 0.03)
 _OF_LITTLE = (
     "arena", "arena_growth", "memory_pattern", "level", "cast_chains", "fast_gelu", "disable",
     "hint", "streams", "pinning", "hyper_threading",
@@ -84,10 +95,14 @@ class Priors:
                 return self._hint(name.partition("/")[2])
             case "family":
                 return self._family(name)
-            case "family@kind" | "family@hint":
-                return Normal(0.0, 0.2 if kind == "family@kind" else 0.15)
+            case "family@kind":
+                return Normal(0.0, _BY_KERNEL if name.partition("@")[0] in _KEPT else 0.2)
+            case "family@hint":
+                return (
+                    _EMULATED if name in _EMULATES else Normal(self._both(*name.split("@")), 0.15)
+                )
             case "option":
-                return Normal(0.0, 0.12)
+                return _IN_FLOAT if name.endswith(".accuracy_level=0") else Normal(0.0, 0.12)
             case "step":
                 return Normal(0.01, 0.03)
             case "clean":
@@ -142,9 +157,20 @@ class Priors:
             case "int8-dynamic":
                 return Normal(_amdahl(share["product"] + share["recurrent"], 0.8 * gain), 0.35)
             case "int8-weights" | "int4-weights":
-                faster, less = _amdahl(share["product"], 1.2), 1 - _KEPT[name]
-                return Normal(min(faster, math.log(1 - self._reads * less)), 0.35)
+                faster = _amdahl(share["product"], 1.2)
+                return Normal(min(faster, self._less_read(name)), 0.2)
         return Normal(0.0, 0.25)
+
+    def _less_read(self, family: str, computing: float = 1.0) -> float:
+        """Return the log-ratio of packed weights where the rest takes that share of its time."""
+        return math.log(self._reads * _KEPT[family] + (1 - self._reads) * computing)
+
+    def _both(self, family: str, place: str) -> float:
+        """Return what is lost where packed weights meet a hint: it is no help in reading them."""
+        if family not in _KEPT:
+            return 0.0
+        hint = FLOAT_SHARE[Role.WEIGHTS] * self.latency(f"hint:{place}").mean
+        return self._less_read(family, math.exp(hint)) - hint - self._less_read(family)
 
 
 def _reading(view: View) -> float:
@@ -153,7 +179,8 @@ def _reading(view: View) -> float:
     if first is None:
         return 0.0
     taken = median(first.latency_ns) / 1e9
-    return min(1.0, view.facts.weight_bytes / _READ_PER_S / taken)
+    read = view.facts.weight_bytes - view.facts.table_bytes
+    return min(1.0, read / _READ_PER_S / taken)
 
 
 def _amdahl(share: float, gain: float) -> float:

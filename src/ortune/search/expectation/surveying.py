@@ -61,7 +61,9 @@ def surveys(view: View) -> list[WantedSurvey]:
     for trial in _surveyable(view):
         needed, follows = _needed_s(trial, view, expected), expected.seconds(trial.plan)
         if needed <= room and needed + follows <= view.spare and (gain := _gain(trial, view)):
-            request = SurveyRequest(trial.plan, _why(trial, view))
+            # What keeps the budget has little to gain: such a survey stays as short as promised.
+            longest = math.inf if trial.status is Status.FAILS else needed
+            request = SurveyRequest(trial.plan, _why(trial, view), longest)
             found.append(WantedSurvey(request, gain, needed + follows))
     return sorted(found, key=lambda one: -one.gain / one.seconds)
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from ortune.model.analysis.facts import facts
-from ortune.model.analysis.lookups import table_rows
+from ortune.model.analysis.lookups import table_bytes, table_rows
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>'
 TABLES = "float[40,4] t = {" + "1," * 159 + "1}, float[4,7] u = {" + "1," * 27 + "1}"
@@ -49,3 +49,20 @@ def test_a_table_of_a_known_size_may_be_computed_and_bodies_look_up_too() -> Non
     )
     assert table_rows(made) == {"a": 9, "b": 4}
     assert [one.rows for one in facts(made).inputs] == [None, 9, 4, None]
+
+
+@pytest.mark.parametrize(
+    ("body", "bytes_"),
+    [
+        ("y = Gather(t, ids)", 640),
+        ("p = Gather(t, ids) q = Gather<axis = 1>(u, ids) y = Concat<axis = 0>(p, q)", 752),
+        ("p = Gather(t, ids) tied = Transpose(t) y = MatMul(p, tied)", 0),
+        ("one = Constant<value_ints = [1, 2]>() y = Gather(one, ids)", 16),
+        ("y = Gather(ids, ids)", 0),
+        ("y = Neg(t)", 0),
+    ],
+)
+def test_what_is_looked_up_alone_is_no_weight_that_a_run_reads(body: str, bytes_: int) -> None:
+    made = model(f"g (int64[2,3] ids) => (float y) <{TABLES}> {{ {body} }}")
+    assert table_bytes(made) == bytes_
+    assert facts(made).table_bytes == bytes_

@@ -158,7 +158,7 @@ def test_most_plans_of_a_search_are_told_apart_and_all_may_be_recorded(
         ("int8-dynamic", 1),
         ("int8-dynamic(leave_worst=2)", 4),
         ("int4-weights", 1),
-        ("int4-weights(method=gptq) int8-dynamic", 5),
+        ("int4-weights(method=gptq) int8-dynamic", 8),
         ("simplify bias-correction int8-static", 3),
         ("smooth-quant adaptive-rounding int8-static", 15),
     ],

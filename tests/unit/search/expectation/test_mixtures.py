@@ -307,6 +307,15 @@ def test_a_fast_plan_that_fails_is_worth_a_survey() -> None:
     )
 
 
+def test_a_survey_of_what_keeps_the_budget_is_as_short_as_it_can_be() -> None:
+    """It has little to gain: regions of it may cost time, no more."""
+    (fails,) = surveys(view(None, trial(WHOLE, 0.4, 1.6)))
+    (keeps,) = surveys(view(None, trial(WHOLE, 0.4, 0.2)))
+    assert fails.request.seconds == math.inf
+    assert 0 < keeps.request.seconds < keeps.seconds
+    assert keeps.gain < fails.gain
+
+
 def test_the_more_it_loses_the_less_a_survey_is_worth() -> None:
     gains = [surveys(view(None, trial(WHOLE, 0.4, lost)))[0].gain for lost in (1.1, 3.0, 30.0)]
     assert gains == sorted(gains, reverse=True)
