@@ -3,10 +3,10 @@
     python -m benchmarks.regions [name ...] [--time 3m] [--fresh]
 
 Both search the same space for the same time, on all backends at one thread, under the budgets of
-``benchmarks/shapes.json``; without regions a plan may still leave its two worst layers out. Then
-both winners are timed in five fresh pairs each, in turns, and compared turn by turn. The first
-search is that of `benchmarks.main_job`, and is taken over where that kept it. Results:
-``benchmarks/results/regions.json``. An idle machine; nine minutes a model.
+``benchmarks/shapes.json`` or, of real jobs, of their tasks; without regions a plan may still leave
+its two worst layers out. Then both winners are timed in five fresh pairs each, in turns, and
+compared turn by turn. The first search is that of `benchmarks.main_job`, and is taken over where
+that kept it. Results: ``benchmarks/results/regions.json``. An idle machine; nine minutes a model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.budgets import SHAPES, Shape
 from benchmarks.contestants import Contestant
 from benchmarks.fresh import interval
-from benchmarks.main_job import LABELS, THREADS, WITHOUT, WORK, searched, winner, write
+from benchmarks.main_job import EVERY, LABELS, THREADS, WITHOUT, WORK, searched, winner, write
 from benchmarks.neighbour import to_itself
 from benchmarks.race import Race, direct
 from ortune.backends.cpu import Cpu
@@ -35,7 +35,7 @@ RACE_S = 150.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(SHAPES))
+    parser.add_argument("names", nargs="*", metavar="name", help=", ".join(EVERY))
     parser.add_argument("--time", default="3m", help="of each search")
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run kept")
     asked = parser.parse_args()
@@ -43,7 +43,7 @@ def main() -> None:
         if asked.fresh:
             shutil.rmtree(WORK / name, ignore_errors=True)
         began = time.monotonic()
-        write(RESULTS, name, run(SHAPES[name], asked.time))
+        write(RESULTS, name, run(EVERY[name], asked.time))
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
 
 
