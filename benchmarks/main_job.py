@@ -12,8 +12,9 @@ the same command goes on where it was stopped. Results: ``benchmarks/results/mai
 tables by ``python -m benchmarks.tables``. An idle machine; ten minutes a model once prepared.
 
 ``--found`` asks how near the search comes to the best there is: a search of 60 s, the first one
-again, and the best plan of the model's table (`benchmarks.search.record`) race too. Six real jobs
-can be named, and are searched on all backends alone; their results lie in ``real_jobs.json``.
+again, and the best plan of the model's table (`benchmarks.search.record`) race too; the table must
+be of this kind of CPU. Six real jobs can be named, and are searched on all backends alone. Results
+of these lie in ``found.json``, whatever CPU the main job was raced on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import argparse
 import json
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,6 @@ from benchmarks.contestants import Contestant, contestants
 from benchmarks.fresh import Kept
 from benchmarks.neighbour import to_itself
 from benchmarks.race import Race
-from benchmarks.search.models import WORK as SEARCHED
 from benchmarks.search.table import TABLES, read
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
@@ -39,19 +40,19 @@ from ortune.core.errors import OrtuneError
 from ortune.core.plugins.spelling import parse
 from ortune.core.trial import Verdict
 from ortune.experiment.golden import built_model
-from ortune.experiment.ledger import Ledger
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "main_job.json"
-REAL_RESULTS = RESULTS.with_name("real_jobs.json")
+FOUND = RESULTS.with_name("found.json")
 FILES = ROOT / ".cache" / "main_job"
 WORK = ROOT / "build" / "main_job"
 THREADS = 1
 EVERY = SHAPES | REAL
 LABELS = ("all backends", "cpu")
 SHORT, SECOND = "in 60 s", "a second time"
+OF_TABLE = "ortune's table"
 WITHOUT = "without regions"
 
 
@@ -63,6 +64,8 @@ def main() -> None:
     parser.add_argument("--found", action="store_true", help="more searches, and the table's best")
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run kept")
     asked = parser.parse_args()
+    if real := [name for name in asked.names if name in REAL and not asked.found]:
+        parser.error(f"real jobs are raced with --found alone: {', '.join(real)}")
     for name in asked.names or SHAPES:
         if asked.fresh:
             shutil.rmtree(WORK / name, ignore_errors=True)
@@ -70,7 +73,7 @@ def main() -> None:
         found = run(EVERY[name], asked.time, prepare=asked.prepare, more=asked.found)
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
         if found is not None:
-            write(RESULTS if name in SHAPES else REAL_RESULTS, name, found)
+            write(FOUND if asked.found else RESULTS, name, found)
 
 
 def write(path: Path, name: str, found: dict[str, Any]) -> None:
@@ -222,18 +225,33 @@ def winner(made: Path, label: str, found: dict[str, Any]) -> Contestant:
 
 
 def _of_table(name: str, made: Path) -> list[Contestant]:
-    """Return the best plan of a model's table, built there; none where no table was recorded."""
-    path = TABLES / f"{name}.json.gz"
+    """Return the best plan of a model's table, built here; none where no table was recorded.
+
+    Raises:
+        OrtuneError: The table is of another kind of CPU, where another plan may be the best.
+    """
+    path, model = TABLES / f"{name}.json.gz", made / "model.onnx"
     if not path.is_file():
         return []
-    best, root = read(path).best, SEARCHED / name / "run"
-    trial = Ledger(root).find(best.key, "search")
-    if trial is None:
+    found = read(path)
+    there, here = _arithmetic(found.about.machine), _arithmetic(machine())
+    if there != here:
         raise OrtuneError(
-            f"{root} does not hold the table's best plan", fix=f"record {name} on this machine"
+            f"the table of {name} is of another kind of CPU: {' '.join(sorted(there ^ here))}",
+            fix="race it there, or record a table of this one",
         )
-    file = built_model(root, trial, made / "model.onnx")
-    return [Contestant(f"ortune's table: {best.plan.recipe.name}", file, best.plan.backend)]
+    plan, file = found.best.plan, WORK / name / "of-table.onnx"
+    if not plan.recipe.steps:
+        file = model
+    elif not file.is_file():
+        steps = [str(step) for step in plan.recipe.steps]
+        ot.apply(model, steps, data=made / "calibration", out=file)
+    return [Contestant(f"{OF_TABLE}: {plan.recipe.name}", file, plan.backend)]
+
+
+def _arithmetic(about: Mapping[str, str]) -> frozenset[str]:
+    """Return the instruction sets that decide; AVX-512's VNNI does all that AVX2's does."""
+    return frozenset(about["instruction sets"].split()) - {"avx_vnni"}
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.tables_of_accuracy import coverage, detector, lost, power
 from benchmarks.tables_of_first_minutes import demos, installed, pythons
 from benchmarks.tables_of_peers import peers_race, peers_readme
+from benchmarks.tables_of_search import found, regions, replayed
 from benchmarks.tables_of_serving import overhead, peers, pinned, soak
 from benchmarks.tables_of_speed import (
     aa_cells,
@@ -24,7 +25,6 @@ from benchmarks.tables_of_speed import (
     again,
     main_job,
     readme,
-    regions,
     uninterrupted,
 )
 from benchmarks.tables_of_the_rest import (
@@ -34,7 +34,6 @@ from benchmarks.tables_of_the_rest import (
     gates,
     openvino_overhead,
     precision,
-    replayed,
     sequences,
     tune,
 )
@@ -65,6 +64,7 @@ TABLES: Mapping[str, tuple[str, Writer]] = {
     "detector": ("detector", detector),
     "openvino overhead": ("openvino_overhead", openvino_overhead),
     "sequences": ("sequences", sequences),
+    "found": ("found", found),
     "regions": ("regions", regions),
     "replay": ("replay", replayed),
     "peers race": ("peers_race", peers_race),

@@ -11,7 +11,6 @@ from benchmarks.budgets import SHAPES
 from benchmarks.markdown import interval, percent, table, where
 from benchmarks.race import direct
 from ortune.core.trial import Interval
-from ortune.core.wording import count
 
 LABELS = {"all backends": "budget", "cpu": "cpu_budget"}
 SHOWN = {"benchmarks.sentences:cosine": "sentence cosine"}
@@ -209,26 +208,3 @@ def again(results: Mapping[str, Any]) -> str:
         )  # fmt: skip
     head = ["model", "plan", "stated", "predicted", "measured again inside", "beside a neighbour"]
     return f"{where(results)}\n\n{table(head, rows)}"
-
-
-def regions(results: Mapping[str, Any]) -> str:
-    """Return one row a model: the plans found with regions and without, and one over the other."""
-    rows = []
-    for name, case in results["cases"].items():
-        plans = [f"`{found['plan']}`" for found in case["searches"].values()]
-        own = [found["ratio"] for found in case["searches"].values()]
-        ratios = [interval(found) for found in case.get("ratios", {}).values() or own]
-        done = case["surveyed"]
-        rows.append(
-            [
-                f"{name}: {budget(case['budget'])}",
-                *(text for pair in zip(plans, ratios, strict=True) for text in pair),
-                interval(case.get("with over without")) or "the same plan",
-                (
-                    f"{count(done['surveys'], 'survey')} in {done['seconds']:.0f} s, "
-                    f"{count(done['mixtures'], 'mixture')}, {done['kept']} kept"
-                ),
-            ]
-        )
-    head = ["model and budget", "with regions", "ratio", "without", "ratio", "with over without"]
-    return f"One thread of {where(results)}\n\n{table([*head, 'by region'], rows)}"

@@ -1,4 +1,4 @@
-"""Tables of ceilings, runtime settings, precisions, rewriting, buckets and policies."""
+"""Tables of ceilings, runtime settings, precisions, rewriting and buckets."""
 
 from __future__ import annotations
 
@@ -126,36 +126,6 @@ def openvino_overhead(results: Results) -> str:
         for one in results["rows"]
     ]
     head = ["model", "own API", "own API takes", "ortune takes", "ratio"]
-    return f"{where(results)}\n\n{table(head, rows)}"
-
-
-def replayed(results: Results) -> str:
-    """Return regrets of policies: a row a model, a column a policy and time limit."""
-    columns = [
-        (f"{policy}, {limit} s", one)
-        for policy, about in results["policies"].items()
-        for limit, one in about["seconds"].items()
-    ]
-    rows: list[list[str]] = []
-    for name, about in results["tables"].items():
-        regrets = [f"{one['models'][name]['regret']:.3f}" for _, one in columns]
-        mark = " (left out)" * about["left out"]
-        rows.append([name + mark, f"`{about['best']}`", f"{about['ratio']:.3f}", *regrets])
-    for label, key in (
-        ("geometric mean", "regret"),
-        ("geometric mean of those left out", "regret of left out"),
-        ("worst", "worst"),
-    ):
-        found = ["" if one[key] is None else f"{one[key]:.3f}" for _, one in columns]
-        rows.append([label, "", "", *found])
-    late = [f"{one['wall over its limit']:+.0f} s" for _, one in columns]
-    rows.append(["wall time over the limit, worst", "", "", *late])
-    first = [one["first plan after"] for _, one in columns]
-    shown = ["" if seconds is None else f"{seconds:.0f} s" for seconds in first]
-    rows.append(["first plan on the screen, worst", "", "", *shown])
-    wrongly = [f"{one['wrongly abandoned']} of {one['abandoned']}" for _, one in columns]
-    rows.append(["abandoned wrongly", "", "", *wrongly])
-    head = ["found over the table's best", "best plan", "its ratio", *dict(columns)]
     return f"{where(results)}\n\n{table(head, rows)}"
 
 
