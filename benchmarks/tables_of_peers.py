@@ -38,6 +38,15 @@ def rivals(case: Case, label: str) -> list[Row]:
     return sorted(found, key=lambda row: float(row["ratio"]["value"]))
 
 
+def fastest(case: Case, label: str) -> Row | None:
+    """Return the fastest peer within the budget of those that raced, or by its pilot if none did.
+
+    A recipe races under the faster of a runtime's hints: a pilot of the other tells nothing more.
+    """
+    found = rivals(case, label)
+    return next((row for row in (*filter(_raced, found), *found)), None)
+
+
 def over(case: Case, mine: Row, other: Row) -> Interval | None:
     """Return ortune's latency over a peer's, turn by turn; None where they did not race."""
     blocks = case["attempts"][-1]["blocks"] if case.get("attempts") else {}
@@ -100,7 +109,7 @@ def peers_readme(results: Mapping[str, Any]) -> str:
     rows: list[list[Any]] = []
     for name, case in results["cases"].items():
         mine = own(case, "all backends")
-        best = next(iter(rivals(case, "all backends")), None)
+        best = fastest(case, "all backends")
         cells: list[Any] = [f"{name}, {budget(case['budget'])}"]
         for row in (mine, best):
             cells += _told(row)
@@ -121,7 +130,7 @@ def _standings(results: Mapping[str, Any]) -> str:
     for name, case in results["cases"].items():
         for label in KINDS:
             mine = own(case, label)
-            best = next(iter(rivals(case, label)), None)
+            best = fastest(case, label)
             both = None if mine is None or best is None else over(case, mine, best)
             rows.append(
                 [
@@ -147,12 +156,12 @@ def _files(case: Case) -> str:
     lines: list[list[Any]] = []
     for row in rows:
         share = f" ({percent(row['size'] / original, 0)})" if original and row["tool"] else ""
-        pilot = "" if _raced(row) else " (pilot)"
+        pilot = f"about {row['ratio']['value']:.2f} (pilot)"
         scores = [_figure(row["scores"].get(name)) for name in metrics]
         lines.append(
             [
                 who(row),
-                interval(row["ratio"]) + pilot if row["tool"] else "1",
+                (interval(row["ratio"]) if _raced(row) else pilot) if row["tool"] else "1",
                 *scores,
                 _mb(row) + share,
                 _time(row),

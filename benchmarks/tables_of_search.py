@@ -24,9 +24,7 @@ def by_machine(results: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for name, case in results["cases"].items():
         about = case["machine"]
         kind = f"{about['cpu']} {about['instruction sets']}"
-        one = kinds.setdefault(
-            kind, {"machine": about, "versions": case["versions"], "cases": {}}
-        )
+        one = kinds.setdefault(kind, {"machine": about, "versions": case["versions"], "cases": {}})
         one["cases"][name] = case
     yield from kinds.values()
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-
 from benchmarks.tables_of_search import best_known, by_machine, found
 
 LABELS = ("all backends", "in 60 s", "a second time")
