@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 _LONGEST = 300
@@ -27,6 +28,10 @@ class OrtuneError(Exception):
         super().__init__(f"{what}\n  fix: {fix}")
         self.what = what
         self.fix = fix
+
+    def __reduce__(self) -> tuple[object, tuple[str], dict[str, object]]:
+        """Let it come back from a pool of processes, which would break on the keyword."""
+        return partial(type(self), fix=self.fix), (self.what,), vars(self)
 
 
 class UnknownPlugin(OrtuneError):

@@ -312,6 +312,20 @@ def test_regret_is_told_by_model_and_as_a_geometric_mean(table: Table) -> None:
     assert f"| {LEFT_OUT[0]} (left out) |" in replayed(compared([marked], ["staged"], [5]))
 
 
+def test_a_budget_of_an_evaluate_function_is_replayed(table: Table, tmp_path: Path) -> None:
+    first = table.rows[0]
+    function = "tests.real.jobs.silero:evaluate"
+    score = replace(first.scores[0], metric=f"score(path={function})")
+    judged = replace(
+        table,
+        about=replace(table.about, budget=f"{function}>=base-0.01"),
+        rows=(replace(first, scores=(score,)), *table.rows[1:]),
+    )
+    budget = surroundings(judged, tmp_path, 5).job.budget
+    assert budget is not None and budget.metric.name() == "score"
+    assert (budget.limit, budget.relative) == (-0.01, True)
+
+
 def test_models_that_are_left_out_of_tuning_have_tables() -> None:
     assert set(LEFT_OUT) < set(NAMES) and len(NAMES) - len(LEFT_OUT) >= 12
 

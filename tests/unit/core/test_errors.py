@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
-from ortune.core.errors import gist, shortened, with_article
+from ortune.core.errors import BadData, OrtuneError, Refused, gist, shortened, with_article
+from ortune.protocol import status
 
 MANY = ", ".join(f'"input_{i}": tensor(float)' for i in range(40))
 SAID = {
@@ -86,3 +89,20 @@ def test_a_long_text_ends_behind_a_sentence_or_a_word() -> None:
 )
 def test_the_article_follows_the_sound(noun: str, said: str) -> None:
     assert with_article(noun) == said
+
+
+@pytest.mark.parametrize("kind", [OrtuneError, BadData, Refused])
+def test_the_two_lines_come_back_from_a_pool_of_processes(kind: type[OrtuneError]) -> None:
+    error = pickle.loads(pickle.dumps(kind("no such file: a\x1b.onnx", fix="name another")))
+    assert type(error) is kind
+    assert (error.what, error.fix) == ("no such file: a\\x1b.onnx", "name another")
+    assert str(error) == "no such file: a\\x1b.onnx\n  fix: name another"
+
+
+def test_what_a_server_refused_keeps_its_status() -> None:
+    error = pickle.loads(pickle.dumps(status.Refused("no such model", status.Status.NOT_FOUND)))
+    assert (error.what, error.status, str(error)) == (
+        "no such model",
+        status.Status.NOT_FOUND,
+        "no such model",
+    )
