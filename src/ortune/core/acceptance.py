@@ -208,7 +208,8 @@ def winner(
 
     With speed it is the fastest. With size or memory it is the fastest of those that need least.
     What is within 1 % of the fastest and not apart from it beyond the noise is as fast: of these
-    an exact plan counts before a lossy one, then the fewest settings, then the fewest steps.
+    an exact plan counts before a lossy one, then the smallest files, then the fewest settings,
+    then the fewest steps.
     """
     fit = [t for t in trials if eligible(t, original, strict=strict, wanted=wanted)]
     least: Sequence[Trial] = next(wanted.ordered(fit), [])
@@ -216,10 +217,15 @@ def winner(
         return None
     best = least[0]
     near = [t for t in least if (apart := between(t, best)).value <= _EQUAL and not apart.clear]
+    near = near or [best]
+    smallest = min(_bytes(t, "size") for t in near)
     return min(
         near,
-        key=lambda t: (t.plan.lossy, t.plan.settings, len(t.plan.recipe.steps), _ratio(t)),
-        default=best,
+        key=lambda t: (
+            t.plan.lossy,
+            _bytes(t, "size") > _EQUAL * smallest,
+            *(t.plan.settings, len(t.plan.recipe.steps), _ratio(t)),
+        ),
     )
 
 

@@ -238,8 +238,7 @@ class _Loop:
         return finished
 
     def _candidates(self) -> list[Trial]:
-        found = finalists(self._current(), self.wanted)
-        return [t for t in found if not self._idle(t)]
+        return finalists([t for t in self._current() if not self._idle(t)], self.wanted)
 
     def _judged(self, trial: Trial) -> bool:
         """Whether a plan was re-measured."""

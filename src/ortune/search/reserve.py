@@ -9,7 +9,6 @@ from statistics import fmean, median
 from ortune.core.trial import Trial
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import claiming
-from ortune.search import history
 from ortune.search.compare import NEAR
 
 _MOST, _MORE = 0.6, 0.15
@@ -87,10 +86,11 @@ class Reserve:
         return 2 * self.start_s
 
     def kept_back(self, candidates: Sequence[Trial], finalists: int, total: float) -> float:
-        """Return the seconds to keep back for the finalists, the history and the end.
+        """Return the seconds to keep back for the finalists and the end.
 
         What comes beyond the first finalist has its seconds whole or, where they are too many, not
-        at all: half of a finalist is none.
+        at all: half of a finalist is none. The history has what they leave: a plan that may win is
+        worth more than a row that explains.
 
         Args:
             candidates: Plans that may become finalists, fastest first.
@@ -105,9 +105,7 @@ class Reserve:
         first = candidates[0]
         near = [t for t in candidates[1:finalists] if _ratio(t) < NEAR * _ratio(first)]
         each, more = self.final_s(first), 0.0
-        parts = history.parts(first.plan, self.trials[0].plan.backend)
-        rows = sum(plan.spelled != first.plan.spelled for _, plan in parts)
-        for seconds in (*[each] * len(near), *[self.row_s] * rows):
+        for seconds in [each] * len(near):
             more += seconds if more + seconds <= _MORE * total else 0.0
         return min(most, each + self.closing_s + over + more)
 

@@ -216,6 +216,22 @@ LEVEL = sized(final(PLAIN, 1.0), 2e6, 50e6)
 """As fast as the original, and less than half of it."""
 
 
+SMALLER = replace(PLAIN, backend=replace(PLAIN.backend, arena=False))
+
+
+def test_of_tied_ones_that_are_as_exact_the_smallest_files_count_before_settings() -> None:
+    large = sized(final(PLAIN, 0.500), 2e6)
+    for less, found in ((0.990e6, True), (1.985e6, False)):
+        small = sized(final(SMALLER, 0.504), less)
+        assert (winner([large, small], strict=False) is small) is found
+        assert (winner([small, large], strict=False) is small) is found
+    slow = sized(final(SMALLER, 0.506), 1e6)
+    assert winner([large, slow], strict=False) is large, "it is no tie"
+    lossy = sized(final(LOSSY, 0.500), 1e6)
+    assert winner([large, lossy], strict=False) is large, "an exact one counts first"
+    assert winner([large, sized(final(SMALLER, 0.504))], strict=False) is large, "of unknown size"
+
+
 class TestGoal:
     def test_bounds_are_kept_to_the_byte_and_named_where_they_are_not(self) -> None:
         one = sized(final(PLAIN, 0.5), 2 * MIB, 3 * MIB)

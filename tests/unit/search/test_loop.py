@@ -63,6 +63,16 @@ class Around(Given):
 
 
 @dataclass(frozen=True)
+class OfSettings(Around):
+    """Proposes plans of the first one's recipe as its neighbours, the others as plans."""
+
+    def next(self, view: View) -> Proposal | None:
+        found = super().next(view)
+        alike = found is not None and found.plan.recipe == self.plans[0].recipe
+        return found if alike or found is None else replace(found, neighbour_of="")
+
+
+@dataclass(frozen=True)
 class Screened(Given):
     """Proposes a block of each plan."""
 
@@ -526,6 +536,14 @@ def test_a_setting_that_gains_nothing_over_the_plan_around_it_is_no_finalist(
     study = run(Script(ratios=ratios(0.5, 0.498, 0.49)), PLANS[:3], Around)
     assert backends(study, "final") == [3, 1]
     assert study.finished == "time" and study.counts[Outcome.UNTRIED] == 1
+
+
+def test_a_setting_that_gains_nothing_does_not_put_another_recipe_before_the_fastest(
+    run: Callable[..., Study],
+) -> None:
+    other = Plan(BOTH, PLANS[2].backend)
+    study = run(Script(ratios=ratios(0.5, 0.498, 0.51)), [*PLANS[:2], other], OfSettings)
+    assert backends(study, "final") == [1, 3]
 
 
 def test_a_policy_that_repeats_itself_is_a_fault(run: Callable[..., Study]) -> None:

@@ -16,6 +16,27 @@ _STRAINS = {
     "fp16": -2.0, "bf16": -1.0, "fp8": 0.8,
 }  # fmt: skip
 """What losses of quantizers were over usual budgets, roughly, as a logarithm."""
+_STRAINS_MORE = {
+    "option:int8-dynamic.leave_worst=2": Normal(-0.17, 0.12),
+    "option:int8-dynamic.embeddings=True": Normal(0.04, 0.12),
+    "option:int8-static.embeddings=True": Normal(0.04, 0.12),
+    "option:int8-static.head=True": Normal(0.4, 0.5),
+    "option:int8-static.keep_first=3": Normal(0.0, 0.4),
+    "option:int8-static.observer=entropy": Normal(0.7, 1.0),
+    "option:int8-static.observer=mse": Normal(0.0, 0.7),
+    "option:int8-static.observer=percentile": Normal(0.4, 1.0),
+    "option:int4-weights.block=128": Normal(0.26, 0.15),
+    "option:int4-weights.method=gptq": Normal(-0.26, 0.15),
+    "option:int4-weights.ops=('MatMul', 'Gemm')": Normal(-0.3, 0.2),
+    "step:smooth-quant": Normal(-1.0, 1.0),
+    "step:adaptive-rounding": Normal(-0.8, 1.2),
+    "step:bias-correction": Normal(-0.4, 0.6),
+    "step:cross-layer-equalization": Normal(-0.2, 0.4),
+    "step:clip-weights": Normal(-0.4, 0.4),
+}
+"""What an option or a step of the kit adds to that: pairs of recipes that differ in it alone, in
+the tables of models that no policy is judged by (`benchmarks.search`). Outliers decide what
+smoothing brings: 2.0 on MiniLM, nothing on random weights."""
 
 LAYERS = {
     "conv": ("Conv", "ConvTranspose"),
@@ -27,18 +48,34 @@ _READ_PER_S = 15e9
 is as fast as its weights are small."""
 _KEPT = {"int8-weights": 0.3, "int4-weights": 0.2}
 """Bytes of packed weights over those of float32, with the scales of their blocks."""
-_BY_KERNEL = 0.6
-"""Standard deviation between backends of what packed weights bring: on a decoder 4 bits took 0.18
-of the time on one and 0.63 on the other, as each has its own kernels for them, or none."""
+_UNPACKED = Normal(0.5, 0.5)
+"""What packed weights bring less where reading them is all and they are widened before they are
+multiplied: on a decoder 4 bits took 0.63 of the time on OpenVINO and 0.18 on onnxruntime's CPU
+provider, which multiplies in integers; 8 bits 0.48 and 0.26."""
+_BY_KERNEL = 0.4
+"""Standard deviation of it elsewhere: each backend has its own kernels for them, or none."""
 _EMULATES = ("int8-static@openvino/f16",)
 _EMULATED = Normal(1.5, 1.0)
 """Integer layers under that hint are computed one element at a time: 82 and 84 times the
 original's time on a decoder, up to 1,000 times elsewhere."""
-_IN_FLOAT = Normal(0.6, 0.4)
-"""What products of packed weights bring that are computed in float: 2.5 times the time of those
-in 8 bits on a decoder."""
-_PREPACK = Normal(0.5, 0.3)
-"""What weights bring that are not reordered for the kernels, by 16 plans of four models."""
+_OPTIONS = {
+    "int4-weights.accuracy_level=0": Normal(0.6, 0.4),
+    "int8-weights.accuracy_level=0": Normal(0.6, 0.4),
+    "int4-weights.block=128": Normal(-0.1, 0.15),
+    "int8-dynamic.leave_worst=2": Normal(0.12, 0.12),
+    "int8-static.head=True": Normal(-0.03, 0.05),
+    "int8-static.keep_first=3": Normal(0.04, 0.06),
+    "int8-static.observer=entropy": Normal(0.0, 0.04),
+    "int8-static.observer=mse": Normal(0.0, 0.04),
+    "int8-static.observer=percentile": Normal(0.0, 0.04),
+}
+"""What options bring, of those tables; an observer moves ranges and no kernels. Products of packed
+weights that are computed in float take 2.5 times those in 8 bits on a decoder."""
+_SMOOTHED = Normal(0.06, 0.06)
+"""What the divisions cost that smoothing puts in front of layers: 9 % on MiniLM."""
+_SLOWING = {"prepack=False": Normal(0.5, 0.3), "level=extended": Normal(0.15, 0.15)}
+"""What weights bring that are not reordered for the kernels, and a graph without the last passes,
+by 24 and 34 plans of eight models."""
 _LITTLE = Normal(0.03, 0.03)
 _OF_LITTLE = (
     "arena", "arena_growth", "memory_pattern", "level", "cast_chains", "fast_gelu", "disable",
@@ -96,15 +133,15 @@ class Priors:
             case "family":
                 return self._family(name)
             case "family@kind":
-                return Normal(0.0, _BY_KERNEL if name.partition("@")[0] in _KEPT else 0.2)
+                return self._kernels(*name.split("@"))
             case "family@hint":
                 return (
                     _EMULATED if name in _EMULATES else Normal(self._both(*name.split("@")), 0.15)
                 )
             case "option":
-                return _IN_FLOAT if name.endswith(".accuracy_level=0") else Normal(0.0, 0.12)
+                return _OPTIONS.get(name, Normal(0.0, 0.12))
             case "step":
-                return Normal(0.01, 0.03)
+                return _SMOOTHED if name == "smooth-quant" else Normal(0.01, 0.03)
             case "clean":
                 return Normal(-0.03, 0.07)
             case "set":
@@ -119,6 +156,8 @@ class Priors:
 
     def strain(self, feature: str) -> Normal:
         """Return the prior of a part of a recipe's strain."""
+        if feature in _STRAINS_MORE:
+            return _STRAINS_MORE[feature]
         kind, _, name = feature.partition(":")
         match kind:
             case "family":
@@ -133,8 +172,8 @@ class Priors:
         told = name.partition(".")[2]
         if told in self._splits:
             return Normal(0.0, 0.5)
-        if told == "prepack=False":
-            return _PREPACK
+        if told in _SLOWING:
+            return _SLOWING[told]
         little = told.partition("=")[0] in _OF_LITTLE and name not in self._variants
         return _LITTLE if self._single and little else Normal(0.0, 0.06)
 
@@ -160,6 +199,13 @@ class Priors:
                 faster = _amdahl(share["product"], 1.2)
                 return Normal(min(faster, self._less_read(name)), 0.2)
         return Normal(0.0, 0.25)
+
+    def _kernels(self, family: str, kind: str) -> Normal:
+        """Return what a backend's own kernels bring: of packed weights by what reading them is."""
+        if family not in _KEPT:
+            return Normal(0.0, 0.2)
+        found = _UNPACKED if kind == "openvino" else Normal(0.0, _BY_KERNEL)
+        return Normal(self._reads * found.mean, max(0.2, self._reads * found.sd))
 
     def _less_read(self, family: str, computing: float = 1.0) -> float:
         """Return the log-ratio of packed weights where the rest takes that share of its time."""

@@ -12,6 +12,7 @@ LEAST, MOST = -3.0, 4.0
 _TOUCHING = 0.05
 _CERTAIN = 0.05
 """Share beyond the limit, at least, where the verdict says which side of it a plan is on."""
+_WHOLE = 1e-6
 _NEPER = 20 / math.log(10)
 """Decibels by which an amplitude grows e-fold."""
 
@@ -37,6 +38,21 @@ def strain(score: Score, budget: Budget) -> float:
     found = min(MOST, max(LEAST, found))
     fails = score.verdict is Verdict.FAILS
     return max(found, _TOUCHING) if fails else min(found, -_TOUCHING)
+
+
+def spread(score: Score, budget: Budget) -> float:
+    """Return the standard deviation that chance gives the strain of counted answers; 0 of others.
+
+    As many answers as were lost might as well have been their root more or fewer.
+    """
+    n = max(1, score.samples)
+    counts = (score.value * n, score.base * n)
+    if any(abs(count - round(count)) > _WHOLE or not 0 <= round(count) <= n for count in counts):
+        return 0.0
+    gone, allowed = abs(counts[0] - counts[1]), abs(score.base - budget.bound(score.base)) * n
+    if max(gone, allowed) <= 0:
+        return 0.0
+    return math.log1p(math.sqrt(max(1.0, gone)) / max(gone, allowed))
 
 
 def lost(score: Score, budget: Budget) -> float:

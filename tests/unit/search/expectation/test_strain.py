@@ -8,7 +8,7 @@ import pytest
 
 from ortune.core.budget import Budget
 from ortune.core.trial import Score, Verdict
-from ortune.search.expectation.strain import LEAST, MOST, lost, strain, together
+from ortune.search.expectation.strain import LEAST, MOST, lost, spread, strain, together
 
 
 def scored(value: float, base: float = 1.0, verdict: Verdict | None = Verdict.LIKELY) -> Score:
@@ -77,3 +77,22 @@ def test_what_cannot_be_scored_loses_nobody_knows_what() -> None:
 def test_losses_add_up() -> None:
     assert together(math.log(0.5), math.log(0.25)) == pytest.approx(math.log(0.75))
     assert together(math.log(0.25), math.log(0.5)) == pytest.approx(math.log(0.75))
+
+
+@pytest.mark.parametrize(
+    ("budget", "value", "base", "expected"),
+    [
+        ("top1>=base-0.1", 0.6, 0.9, math.log1p(math.sqrt(3) / 3)),
+        ("top1>=base-0.2", 0.9, 0.9, math.log1p(1 / 2)),
+        ("top1>=base-0.2", 0.8, 0.9, math.log1p(1 / 2)),
+        ("top1>=base-0.3", 1.0, 0.8, math.log1p(math.sqrt(2) / 3)),
+        ("top1>=base", 0.9, 0.9, 0.0),
+        ("cosine>=0.99", 0.995, 1.0, 0.0),
+        ("snr(share=0)>=30", 29.0, 200.0, 0.0),
+    ],
+)
+def test_of_counted_answers_a_few_decide_by_chance(
+    budget: str, value: float, base: float, expected: float
+) -> None:
+    found = spread(scored(value, base), Budget.parse(budget))
+    assert found == pytest.approx(expected, abs=1e-9), "ten samples"
