@@ -251,6 +251,7 @@ class Trial:
         scores: The budget's metric first.
         size: Bytes of the model file and its external data.
         artefact: Path of the built model, relative to the run's folder.
+        content: Digest of what it computes; empty where it is not known.
         why: One line: why it lost, or what it won by.
         reproduce: Command that runs the worker again.
         building: Of its `seconds` those in which models were built.
@@ -273,6 +274,7 @@ class Trial:
     measurement: Measurement | None = None
     edits: tuple[Edit, ...] = ()
     artefact: str | None = None
+    content: str = ""
     why: str = ""
     error: str | None = None
     reproduce: str | None = None

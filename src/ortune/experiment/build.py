@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ortune.core.errors import OrtuneError, Refused
 from ortune.core.event import Sink
+from ortune.core.plugins import codec
 from ortune.core.step import Edit
 from ortune.core.trial import Plan
 from ortune.experiment.context import Context
@@ -17,13 +18,18 @@ from ortune.recipe.build import build_in
 
 @dataclass(frozen=True)
 class Files:
-    """The built models of a plan."""
+    """The built models of a plan.
+
+    Attributes:
+        content: Digest of what they compute, all models together; empty where it is not known.
+    """
 
     paths: Mapping[str, Path]
     edits: tuple[Edit, ...]
     size: int
     changed: bool
     artefact: str
+    content: str = ""
 
 
 def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
@@ -37,6 +43,7 @@ def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
     cache = context.root / "artefacts"
     paths: dict[str, Path] = {}
     edits: list[Edit] = []
+    contents: list[str] = []
     refused: OrtuneError | None = None
     changed = False
     for name, source in context.models.items():
@@ -47,10 +54,13 @@ def build_all(context: Context, plan: Plan, sink: Sink) -> Files:
             continue
         paths[name], changed = built.path, changed or built.changed
         edits += built.edits
+        contents.append(built.content)
     if refused is not None and not changed:
         raise refused
     artefact = ""
     if changed:
         folder = next(p.parent for n, p in paths.items() if p != context.models[n])
         artefact = str(folder.relative_to(context.root))
-    return Files(paths, tuple(edits), sum(map(file.size, paths.values())), changed, artefact)
+    content = codec.digest(contents) if all(contents) and refused is None else ""
+    size = sum(map(file.size, paths.values()))
+    return Files(paths, tuple(edits), size, changed, artefact, content if changed else "")

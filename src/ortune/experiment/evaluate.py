@@ -120,7 +120,11 @@ class Attempts:
             died = Trial(key, plan, "search", Status.FAILED, why=error.what, error=str(error))
             return self._recorded(died, proposal)
         if plan.recipe.steps and not files.changed:
-            return self._unchanged(key, proposal)
+            return self._unchanged(key, proposal, "nothing to change, not tried")
+        twin = None if always_score else self._twin(plan, files)
+        if twin is not None:
+            why = f"it builds the same model as {twin.plan.recipe.name}, which was tried"
+            return self._unchanged(key, proposal, why)
         if proposal.effort != "screen" and not always_score:
             over = self._too_large(key, plan, files)
             if over is not None:
@@ -156,9 +160,16 @@ class Attempts:
         over = Goal(max_size=most).over(made)
         return replace(made, artefact=files.artefact, why=over)
 
-    def _unchanged(self, key: str, proposal: Proposal) -> Trial:
-        """Record that a recipe edits nothing; it is said once a recipe."""
-        name, why = proposal.plan.recipe.name, "nothing to change, not tried"
+    def _twin(self, plan: Plan, files: Files) -> Trial | None:
+        """Return the search's trial of other steps that gave the very same model there."""
+        found = (t for t in self.ledger.trials if t.part == "search" and t.content)
+        alike = (t for t in found if t.content == files.content and self.key(t.plan) == t.key)
+        others = (t for t in alike if t.plan.recipe.steps != plan.recipe.steps)
+        return next((t for t in others if t.plan.backend == plan.backend), None)
+
+    def _unchanged(self, key: str, proposal: Proposal, why: str) -> Trial:
+        """Record that a recipe edits nothing, or nothing new; it is said once a recipe."""
+        name = proposal.plan.recipe.name
         told = [t.plan.recipe.name for t in self.ledger.trials if t.status is Status.UNCHANGED]
         trial = Trial(key, proposal.plan, "search", Status.UNCHANGED, why=why)
         trial = replace(_of(trial, proposal), seconds=perf_counter() - self._began)

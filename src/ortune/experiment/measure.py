@@ -163,6 +163,7 @@ def _blank(key: str, plan: Plan, part: str, files: Files) -> Trial:
         size=files.size,
         edits=files.edits,
         artefact=files.artefact,
+        content=files.content,
     )
 
 

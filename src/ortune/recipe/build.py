@@ -140,7 +140,7 @@ def _extend(
     if any(map(_crosses, steps)) and work.material.feeds is not None:
         _share(work.material.feeds.stream, folder / f"{name}{_SAMPLES}")
     work.clear()
-    built = Built(path, tuple(edits))
+    built = Built(path, tuple(edits), file.content(path))
     store(built, name)
     return built
 

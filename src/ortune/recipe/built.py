@@ -22,10 +22,12 @@ class Built:
     Attributes:
         path: The model file; the source itself when no step changed anything.
         edits: One entry a step.
+        content: Digest of all but the metadata: equal where two builds compute the same.
     """
 
     path: Path
     edits: tuple[Edit, ...]
+    content: str = ""
 
     @property
     def changed(self) -> bool:
@@ -57,7 +59,7 @@ def stored(cache: Path, name: str, steps: Sequence[Step], material: str = "") ->
         return None
     if kept.get("bytes", _bytes(path)) != _bytes(path):
         return None
-    return Built(path, codec.decode(tuple[Edit, ...], kept["edits"]))
+    return Built(path, codec.decode(tuple[Edit, ...], kept["edits"]), kept.get("content", ""))
 
 
 def store(built: Built, name: str) -> None:
@@ -67,7 +69,11 @@ def store(built: Built, name: str) -> None:
     loss of power a file may be short, which the record tells.
     """
     record = built.path.with_name(f"{name}.json")
-    kept = {"edits": codec.encode(built.edits), "bytes": _bytes(built.path)}
+    kept = {
+        "edits": codec.encode(built.edits),
+        "bytes": _bytes(built.path),
+        "content": built.content,
+    }
     write_text(record, json.dumps(kept), durable=False)
 
 

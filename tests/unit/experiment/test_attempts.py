@@ -19,7 +19,8 @@ from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Goal, Outcome, outcome
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Event, Note, Timing, TrialDone, TrialStarted, silent
-from ortune.core.step import AS_IS
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.trial import Block, Burst, Interval, Pair, Plan, Proposal, Score, Status, Verdict
 from ortune.experiment import evaluate, measure
 from ortune.experiment.build import Files
@@ -181,6 +182,36 @@ def test_a_recipe_that_changes_nothing_is_not_run(
     assert attempts.notes == ["int8: nothing to change, not tried"], "said once"
     assert script.diary == []
     assert tried(attempts, Plan(AS_IS, Cpu(threads=2))).status is Status.OK, "no step, a setting"
+
+
+def test_a_recipe_that_builds_the_model_of_another_is_not_run_a_second_time(
+    attempts: Attempts, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files({"": Path("toy.onnx")}, EDITS, 12, True, "artefacts/0123", "abcd")
+    monkeypatch.setattr(evaluate, "build_all", lambda *_: files)
+    twin = replace(LOSSY, recipe=Recipe("longer", (*LOSSY.recipe.steps, parse(Quantizer, "fp16"))))
+    first = tried(attempts)
+    assert (first.status, first.content) == (Status.OK, "abcd")
+    script.diary.clear()
+    second = tried(attempts, twin)
+    assert second.status is Status.UNCHANGED
+    assert second.why == "it builds the same model as int8, which was tried"
+    assert attempts.notes == [f"longer: {second.why}"] and script.diary == []
+    assert tried(attempts, OTHER).status is Status.OK, "a setting of the same steps"
+    there = replace(twin, backend=Cpu(threads=3))
+    assert tried(attempts, there).status is Status.OK, "the other was not tried there"
+    assert tried(attempts, twin, always_score=True).status is Status.UNCHANGED, "recorded so"
+    history = replace(twin, backend=OTHER.backend)
+    assert tried(attempts, history, always_score=True).status is Status.OK, "all of it is wanted"
+
+
+def test_what_a_build_computes_may_be_unknown(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files({"": Path("toy.onnx")}, EDITS, 12, True, "artefacts/0123")
+    monkeypatch.setattr(evaluate, "build_all", lambda *_: files)
+    twin = replace(LOSSY, recipe=Recipe("longer", (*LOSSY.recipe.steps, parse(Quantizer, "fp16"))))
+    assert [tried(attempts, one).status for one in (LOSSY, twin)] == [Status.OK] * 2
 
 
 OTHER = replace(LOSSY, backend=Cpu(threads=2))

@@ -8,8 +8,7 @@ import pytest
 from tests.unit import studies
 
 from ortune.backends.openvino import Openvino
-from ortune.core.backend import Backend
-from ortune.core.step import Recipe, Step
+from ortune.core.step import Recipe
 from ortune.core.trial import Block, Burst, Interval, Measurement, Pair, Plan, Trial
 from ortune.measurement.timing import stats
 from ortune.quantizers.int8_dynamic import Int8Dynamic

@@ -18,6 +18,7 @@ from ortune.model.io.check import problems
 from ortune.model.io.tensor_data import Invalid
 from ortune.model.io.write import SOURCES, write
 
+_CHUNK = 1 << 20
 _NOT_ONNX = {
     b"PK\x03\x04": "a zip archive, such as a PyTorch checkpoint",
     b"version https://git-lfs": "a Git LFS pointer: the model itself was not fetched",
@@ -119,9 +120,27 @@ def digest(path: Path | str) -> str:
     total = hashlib.sha256()
     for location, file in _files(path).items():
         total.update(f"{location}\0{file.stat().st_size}\0".encode())
-        with file.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                total.update(chunk)
+        _read_into(total, file)
+    return total.hexdigest()[:32]
+
+
+def content(path: Path | str) -> str:
+    """Return 32 hex digits of SHA-256 over all but the metadata: of what the model computes.
+
+    Raises:
+        BadModel: As `load`.
+    """
+    path = Path(path)
+    total = hashlib.sha256()
+    files = _files(path)
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for start, end in protobuf.without_metadata(data):
+            for at in range(start, end, _CHUNK):
+                total.update(data[at : min(end, at + _CHUNK)])
+    for location, file in files.items():
+        if file != path:
+            total.update(f"{location}\0".encode())
+            _read_into(total, file)
     return total.hexdigest()[:32]
 
 
@@ -133,6 +152,12 @@ def size(path: Path | str) -> int:
     """
     path = Path(path)
     return sum(file.stat().st_size for file in _files(path).values())
+
+
+def _read_into(total: hashlib._Hash, file: Path) -> None:
+    with file.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            total.update(chunk)
 
 
 def _files(path: Path) -> dict[str, Path]:

@@ -69,9 +69,9 @@ _PARTS = {
 _LISTS = frozenset({7, 8, 9})
 """Fields of an attribute: floats, ints, strings."""
 
-_IR_VERSION, _GRAPH, _INITIALIZER, _INPUT, _OUTPUT = 1, 7, 5, 11, 12
+_IR_VERSION, _GRAPH, _METADATA, _INITIALIZER, _INPUT, _OUTPUT = 1, 7, 14, 5, 11, 12
 _VALUE_NAME, _TENSOR_NAME = 1, 8
-"""Numbers of two fields of the model, three of the graph, and the `name` of a ValueInfoProto and
+"""Numbers of three fields of the model, three of the graph, and the `name` of a ValueInfoProto and
 of a TensorProto."""
 _OVERRIDABLE_SINCE = 4
 _MODEL_FIELDS = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26})
@@ -88,6 +88,17 @@ def outline(data: Bytes) -> bytes:
         Malformed: These are not the bytes of a ModelProto.
     """
     return _rebuild(data, (0, len(data)), "model", Counted())
+
+
+def without_metadata(data: Bytes) -> Iterator[tuple[int, int]]:
+    """Yield start and end of every field of a serialized model but its ``metadata_props``.
+
+    Raises:
+        Malformed: These are not the bytes of a ModelProto.
+    """
+    for number, _, start, _, end in _fields(data, 0, len(data)):
+        if number != _METADATA:
+            yield start, end
 
 
 def interface(path: Path) -> tuple[list[str], list[str]]:

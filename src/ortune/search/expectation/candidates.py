@@ -145,7 +145,7 @@ def hopeless(plan: Plan, alike: Sequence[Trial]) -> str:
         there = hint(trial.plan.backend) == hint(plan.backend)
         match trial.status:
             case Status.UNCHANGED:
-                return "its steps change nothing"
+                return trial.why
             case Status.TOO_LARGE:
                 return trial.why
             case Status.FAILED if not trial.reproduce:

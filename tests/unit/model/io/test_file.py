@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -316,6 +317,33 @@ def test_the_digest_covers_the_data_and_not_the_name(tmp_path: Path) -> None:
     content[-1] ^= 1
     data.write_bytes(content)
     assert file.digest(saved) != before
+
+
+@pytest.mark.parametrize("above", [0, 10**9])
+def test_the_content_is_all_but_the_metadata(tmp_path: Path, above: int) -> None:
+    def saved(change: Callable[[ir.Model], None], folder: str) -> Path:
+        model = file.load(linear(tmp_path)[0])
+        change(model)
+        return file.save(model, tmp_path / folder / "n.onnx", external_above=above)
+
+    def signs(model: ir.Model) -> None:
+        model.metadata_props["ortune.steps"] = "other"
+
+    def weighs(model: ir.Model) -> None:
+        held = model.graph.initializers["w"]
+        assert held.const_value is not None
+        array = held.const_value.numpy().copy()
+        array[-1, -1] += 1
+        held.const_value = ir.tensor(array, name="w")
+
+    def renames(model: ir.Model) -> None:
+        model.graph.node(0).name = "another"
+
+    plain = saved(lambda model: None, "plain")
+    assert len(file.content(plain)) == 32
+    assert file.content(plain) == file.content(saved(signs, "signed")) != file.digest(plain)
+    others = {file.content(saved(one, one.__name__)) for one in (weighs, renames)}
+    assert len({file.content(plain), *others}) == 3
 
 
 BAD = {
