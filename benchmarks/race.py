@@ -64,6 +64,7 @@ class Race:
         race_s: For all who race, starts included.
         pair_s: Seconds of each pair, in the place of those that the pilot tells: for a try.
         attempts: At most so many.
+        within: Only who keeps the budget is timed, and so has a ratio.
     """
 
     original: Contestant
@@ -73,6 +74,7 @@ class Race:
     race_s: float = RACE_S
     pair_s: float | None = None
     attempts: int = ATTEMPTS
+    within: bool = False
 
     def run(self, entries: Sequence[Entry]) -> list[Row]:
         """Time; add ratios to the rows of the entries; return the attempts.
@@ -105,7 +107,8 @@ class Race:
         done = {row["name"]: row for row in kept.rows()}
         base = Side(self.original.model, self.original.backend, samples)
         for entry, row in entries:
-            if not row["error"] and entry.name not in done:
+            wanted = row["holds"] or not self.within
+            if not row["error"] and wanted and entry.name not in done:
                 done[entry.name] = self._pilot(entry, base, root)
                 kept.add(done[entry.name])
             row["error"] = row["error"] or done.get(entry.name, {}).get("error", "")

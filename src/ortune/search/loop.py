@@ -197,7 +197,10 @@ class _Loop:
         known = self.context
         trials = [trial for trial in self._current() if trial not in self.closing]
         left = self.aim.left() + sum(trial.seconds for trial in self.closing)
-        back = self._reserve(trials).kept_back(self._candidates(), FINALISTS, self.aim.seconds)
+        found = self._candidates()
+        back = self._reserve(trials).kept_back(found, FINALISTS, self.aim.seconds)
+        if not found:  # of what is left half at least: what is not found needs no final
+            back = min(back, left / 2)
         return View(
             *(known.facts, space, trials, left, self.aim.seconds, known.budget),
             kept_back=back,
