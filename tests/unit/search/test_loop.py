@@ -519,6 +519,29 @@ def test_no_plan_is_begun_in_the_time_of_the_finalists(run: Callable[..., Study]
     assert study.finished == "time"
 
 
+def test_while_nothing_is_found_half_of_what_is_left_is_for_plans(
+    run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search on a slow machine ended after 14 of 60 s: its finals, of nothing, took the rest."""
+    seen: list[tuple[float, float]] = []
+
+    class Watching(Given):
+        def next(self, view: View) -> Proposal | None:
+            seen.append((view.left, view.kept_back))
+            return super().next(view)
+
+    monkeypatch.setattr(loop.Reserve, "kept_back", lambda *_: 90.0)
+    clock = Clock()
+    script = Script(ratios=ratios(1.2, 0.5, 0.5), passes=lambda: clock.turn(10.0))
+    study = run(script, PLANS[:3], Watching, clock=clock)
+    assert seen[:3] == [(100.0, 50.0), (90.0, 45.0), (80.0, 90.0)]
+    assert backends(study, "search") == [1, 2]
+    seen.clear()
+    monkeypatch.setattr(loop.Reserve, "kept_back", lambda *_: 20.0)
+    run(Script(ratio=1.2), PLANS[:1], Watching)
+    assert {back for _, back in seen} == {20.0}, "no more than is needed"
+
+
 def test_ctrl_c_before_anything_is_known_is_passed_on(
     run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
