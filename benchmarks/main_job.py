@@ -1,6 +1,6 @@
 """The main job on nine shapes: ortune's winner beside what a careful person would try by hand.
 
-    python -m benchmarks.main_job [name ...] [--time 3m] [--prepare] [--found] [--fresh]
+    python -m benchmarks.main_job [name ...] [--time 3m] [--prepare] [--found [--twice]] [--fresh]
 
 Every ratio is to the original on onnxruntime's CPU provider, one thread, from fresh pairs of
 processes. Budgets: ``benchmarks/shapes.json``. Of each model: the contestants' files and scores
@@ -11,10 +11,11 @@ again, at most three times, and all are kept. What is done lies in ``build/main_
 the same command goes on where it was stopped. Results: ``benchmarks/results/main_job.json``;
 tables by ``python -m benchmarks.tables``. An idle machine; ten minutes a model once prepared.
 
-``--found`` asks how near the search comes to the best there is: a search of 60 s, the first one
-again, and the best plan of the model's table (`benchmarks.search.record`) race too, of all these
-only who keeps the budget, on all backends alone; the table must be of this kind of CPU. Six real
-jobs can be named too. Results lie in ``found.json``, whatever CPU the main job was raced on.
+``--found`` asks how near the search comes to the best there is: a search of 60 s, with ``--twice``
+the first one again, and the best plan of the model's table (`benchmarks.search.record`) race too;
+of all these only who keeps the budget, on all backends alone. The table must be of this kind of
+CPU. Six real jobs can be named too. Results lie in ``found.json``, whatever CPU the main job was
+raced on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,9 @@ def main() -> None:
     parser.add_argument("--time", default="3m", help="of each search")
     parser.add_argument("--prepare", action="store_true", help="make and score the files only")
     parser.add_argument("--found", action="store_true", help="more searches, and the table's best")
+    parser.add_argument(
+        "--twice", action="store_true", help="with --found: the first search again"
+    )
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run kept")
     asked = parser.parse_args()
     if real := [name for name in asked.names if name in REAL and not asked.found]:
@@ -72,7 +76,8 @@ def main() -> None:
         if asked.fresh:
             shutil.rmtree(WORK / name, ignore_errors=True)
         began = time.monotonic()
-        found = run(EVERY[name], asked.time, prepare=asked.prepare, more=asked.found)
+        more = (SHORT, *[SECOND] * asked.twice) if asked.found else ()
+        found = run(EVERY[name], asked.time, prepare=asked.prepare, more=more)
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
         if found is not None:
             write(FOUND if asked.found else RESULTS, name, found)
@@ -82,15 +87,20 @@ def write(path: Path, name: str, found: dict[str, Any]) -> None:
     """Put one model's results beside the others'; machine and versions stand with each."""
     known = json.loads(path.read_text())["cases"] if path.is_file() else {}
     known[name] = found
-    ordered = {one: known[one] for one in EVERY if one in known}
+    order = {one: at for at, one in enumerate(EVERY)}
+    ordered = dict(sorted(known.items(), key=lambda case: order[case[0].partition(",")[0]]))
     about = {"machine": machine(), "versions": versions(), "threads": THREADS}
     path.write_text(json.dumps(about | {"cases": ordered}, indent=1) + "\n")
 
 
 def run(
-    shape: Shape, limit: str, *, prepare: bool = False, more: bool = False
+    shape: Shape, limit: str, *, prepare: bool = False, more: Sequence[str] = ()
 ) -> dict[str, Any] | None:
-    """Prepare, search, and race; None when only prepared."""
+    """Prepare, search, and race; None when only prepared.
+
+    Args:
+        more: Searches besides the first, on all backends: asks how near they come to the best.
+    """
     work, made = WORK / shape.name, shape.write()
     entries = contestants(shape, made, FILES / shape.name, THREADS)
     scores = Kept(work / "scores.jsonl")
@@ -100,7 +110,7 @@ def run(
         return None
     labels = LABELS[:1] if more else LABELS
     found = {}
-    for label in (*labels, *(SHORT, SECOND) * more):
+    for label in (*labels, *more):
         with to_itself():
             found[label] = searched(shape, made, label, limit, work)
     winners = [winner(made, label, about) for label, about in found.items()]
@@ -114,9 +124,8 @@ def run(
         for entry in (*entries, *winners)
     ]
     with to_itself():
-        race = Race(
-            entries[0], made / "data", work, race_s=FOUND_S if more else RACE_S, within=more
-        )
+        race_s = FOUND_S if more else RACE_S
+        race = Race(entries[0], made / "data", work, race_s=race_s, within=bool(more))
         attempts = race.run([(e, row) for e, row in zip((*entries, *winners), rows, strict=True)])
     return {
         "budget": shape.budget,
