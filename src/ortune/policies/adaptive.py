@@ -14,25 +14,33 @@ from ortune.search.compare import leaders
 from ortune.search.expectation.candidates import Candidate, candidates, hopeless, screened
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.mixtures import expected_mixtures
-from ortune.search.expectation.surveying import surveys
+from ortune.search.expectation.surveying import Bases, surveys
 from ortune.search.policy import LeftOut, Policy, View
 
+_AS_BASE = "; where it fails, its regions may be mixed"
 _AS_SMALL = 0.01
 """Files whose sizes differ by less, in the logarithm, are as small."""
 
 
 @dataclass(frozen=True)
 class _Ranked:
-    """A plan without a trial, what is expected of it, and what that is worth."""
+    """A plan without a trial, what is expected of it, and what that is worth.
+
+    Attributes:
+        mixed: What mixtures of its regions may gain where it fails, after `more` seconds.
+    """
 
     one: Candidate
     expected: Expected
     worth: float
+    mixed: float = 0.0
+    more: float = 0.0
 
     @property
     def rate(self) -> float:
         """Expected gain per second."""
-        return self.worth / self.expected.seconds
+        seconds = self.expected.seconds
+        return max(self.worth / seconds, (self.worth + self.mixed) / (seconds + self.more))
 
 
 @dataclass(frozen=True)
@@ -64,14 +72,16 @@ class Adaptive(Policy):
         fit = (
             one
             for one in self._ranked(view)
-            if one.worth >= self.worth and one.expected.seconds <= room
+            if one.worth + one.mixed >= self.worth and one.expected.seconds <= room
         )
         first, survey = next(fit, None), next(iter(surveys(view)), None)
         rate = 0.0 if first is None else first.rate
         if survey and survey.gain >= self.worth and survey.gain / survey.seconds > rate:
             return survey.request
         if first is not None:
-            return _proposal(first.one, "search", _told(view, first.expected))
+            told = _told(view, first.expected)
+            mixes = first.mixed > first.worth
+            return _proposal(first.one, "search", told + _AS_BASE * mixes)
         return self._again(view)
 
     def left_out(self, view: View) -> LeftOut:
@@ -97,11 +107,12 @@ class Adaptive(Policy):
     def _ranked(self, view: View) -> list[_Ranked]:
         """Return the plans without a trial, by expected gain per second."""
         found = [one for one in candidates(view) if not hopeless(one.plan, view.alike(one.plan))]
-        expected = Expectations(view).of([one.plan for one in found])
-        mixed = expected_mixtures(view)
-        found, expected = [*mixed, *found], [*mixed.values(), *expected]
-        worth = _worth(view)
-        ranked = [_Ranked(one, of, worth(of)) for one, of in zip(found, expected, strict=True)]
+        known = Expectations(view)
+        expected = known.of([one.plan for one in found])
+        mixed, worth, bases = expected_mixtures(view), _worth(view), Bases(view, known)
+        ranked = [_Ranked(one, of, worth(of)) for one, of in mixed.items()]
+        for one, of in zip(found, expected, strict=True):
+            ranked.append(_Ranked(one, of, worth(of), *bases.of(one.plan, of)))
         return sorted(ranked, key=lambda one: -one.rate)
 
     def _again(self, view: View) -> Proposal | None:

@@ -65,6 +65,14 @@ class Pattern:
         """Whether they take too little time to be timed."""
         return self.share < LITTLE
 
+    def blurred(self, compared: Interval) -> bool:
+        """Whether a comparison would tell less than the profile: see `gain`.
+
+        Args:
+            compared: The plan against the original, as sure as any comparison in the survey is.
+        """
+        return compared.high - compared.low > 2 * self.share
+
     def untimed(self, plan: float) -> Gain:
         """Return what one of them may save, by what its operators take.
 

@@ -15,6 +15,7 @@ from ortune.statistics import bootstrap
 
 Floats: TypeAlias = NDArray[np.float64]
 NOISE = "noise over signal at the outputs, mean over samples"
+POOLED = "noise over signal at the outputs, all samples together"
 _ERROR = 0.025
 """At each end: 95 % between them."""
 
@@ -44,7 +45,15 @@ class Loss:
     @property
     def unit(self) -> str:
         """In words."""
-        return f"{self.metric} lost, mean over samples" if self.own else NOISE
+        if self.own:
+            return f"{self.metric} lost, mean over samples"
+        return POOLED if self.pooled else NOISE
+
+    @property
+    def pooled(self) -> bool:
+        """Whether noise is taken over the signal of a mean sample: where a metric looks at each
+        sample by itself a quiet one counts as much as the others, else it would outweigh them."""
+        return not self.own and self.metric.kind() is not Kind.SHARE
 
     def each(self, records: Floats, powers: Floats, base: Floats) -> Floats:
         """Return the loss of every sample, shape [samples]; infinite where outputs are broken.
@@ -59,6 +68,9 @@ class Loss:
             found = sign * (base[:, 0] - records[:, 0])
         else:
             signal, noise = powers[:, 0], powers[:, 1]
+            if self.pooled:
+                known = signal[~np.isnan(signal)]
+                signal = np.where(np.isnan(signal), np.nan, known.mean() if len(known) else np.nan)
             with np.errstate(divide="ignore", invalid="ignore"):
                 found = np.where(noise == 0, 0.0, noise / signal)
         return np.where(np.isnan(found), math.inf, found)

@@ -9,19 +9,29 @@ import pytest
 
 from ortune.core.metric import Metric
 from ortune.core.plugins.spelling import parse
-from ortune.regions.losses import NOISE, Loss, interval
+from ortune.regions.losses import NOISE, POOLED, Loss, interval
 
 RECORDS = np.array([[1.0], [0.0], [1.0], [1.0]])
 POWERS = np.array([[4.0, 1.0], [2.0, 0.0], [8.0, 2.0], [1.0, 0.5]])
 
 
-@pytest.mark.parametrize(
-    "text", ["top1", "cosine", "snr", "agreement", "max-error", "snr(share=0)"]
-)
+@pytest.mark.parametrize("text", ["cosine", "snr", "agreement", "max-error"])
 def test_what_moves_in_steps_or_does_not_add_up_is_taken_by_its_noise(text: str) -> None:
     loss = Loss.of(parse(Metric, text))
     assert loss.unit == NOISE
     np.testing.assert_allclose(loss.each(RECORDS, POWERS, RECORDS), [0.25, 0.0, 0.25, 0.5])
+
+
+@pytest.mark.parametrize("text", ["top1", "snr(share=0)"])
+def test_where_all_samples_count_together_a_quiet_one_does_not_outweigh_them(text: str) -> None:
+    loss = Loss.of(parse(Metric, text))
+    assert loss.unit == POOLED
+    found = loss.each(RECORDS, POWERS, RECORDS)
+    np.testing.assert_allclose(found, np.array([1.0, 0.0, 2.0, 0.5]) / 3.75)
+    assert found.mean() == pytest.approx(POWERS[:, 1].sum() / POWERS[:, 0].sum())
+    broken = np.array([[4.0, 1.0], [np.nan, np.nan]])
+    assert loss.each(broken, broken, broken).tolist() == [0.25, math.inf]
+    assert loss.each(broken[1:], broken[1:], broken[1:]).tolist() == [math.inf]
 
 
 @pytest.mark.parametrize(("text", "better"), [("cosine", True), ("max-error", False)])

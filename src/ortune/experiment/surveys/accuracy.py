@@ -79,7 +79,7 @@ class Accuracies:
     ) -> tuple[str, float]:
         known, metric = self._known, self._context.budget.metric
         if self._context.evaluate:
-            metric = Snr()
+            metric = Snr(share=0)
         if known.whole is not None and all(form.region.name in known.costs for form in forms.all):
             return Loss.of(metric).unit, known.whole.cost.value
         with AccuracyRuns(

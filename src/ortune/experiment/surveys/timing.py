@@ -86,11 +86,12 @@ class Timings:
                 ratio = self._ratio(live, worker, 1 + sum(not one.little for one in wanted))
                 self._known.add(Compared(ratio), self._since())
             assert self._known.compared is not None
-            plan = self._known.compared.ratio.value
+            compared = self._known.compared.ratio
+            plan = compared.value
+            large = [one for one in wanted if not (one.little or one.blurred(compared))]
             for one in wanted:
-                if one.little:
+                if one not in large:
                     self._known.add(one.untimed(plan), self._since())
-            large = [one for one in wanted if not one.little]
             for at, one in enumerate(large):
                 if self._left() <= 0:
                     return

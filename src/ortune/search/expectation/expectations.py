@@ -24,6 +24,7 @@ from ortune.search.expectation.features import (
     inner,
     labour,
     latency_features,
+    passes,
     strain_features,
 )
 from ortune.search.expectation.priors import Priors
@@ -52,7 +53,7 @@ _SIZES = {
 """Bytes of a model's files over the original's, roughly, where it was not built yet."""
 _SIZE_SD = 0.25
 """Standard deviation of the logarithm of these."""
-_SAME = Normal(0.0, 0.0)
+_SAME, _EXACT = Normal(0.0, 0.0), Normal(LEAST, 0.0)
 _BUILD_S, _RUN_S = 1.5, 4.0
 """Seconds of building and of a trial where none was seen."""
 _BYTES_PER_S = 60e6
@@ -67,6 +68,7 @@ class Expected:
         latency: Logarithm of its latency over the original's.
         keeps: The chance that it runs and keeps the budget.
         seconds: What trying it costs.
+        strain: Logarithm of what it loses over what the budget lets it lose.
         size: Logarithm of the bytes of its files over the original's.
     """
 
@@ -74,6 +76,7 @@ class Expected:
     keeps: float
     seconds: float
     size: Normal = _SAME
+    strain: Normal = _EXACT
 
     def worth(self, best: float) -> float:
         """Return the expected gain over the best log-ratio so far."""
@@ -96,30 +99,38 @@ class Expectations:
         latencies = self._latency.expect([latency_features(plan) for plan in plans])
         strains = self._strain.expect([strain_features(plan.recipe) for plan in plans])
         return [
-            Expected(latency, self._keeps(plan, lost), self.seconds(plan), self.size(plan.recipe))
-            for plan, latency, lost in zip(plans, latencies, strains, strict=True)
+            self._expected(plan, latency, self._lost(plan, recipe))
+            for plan, latency, recipe in zip(plans, latencies, strains, strict=True)
         ]
 
-    def _keeps(self, plan: Plan, recipe: Normal) -> float:
+    def _expected(self, plan: Plan, latency: Normal, lost: Normal) -> Expected:
         runs = 0.98 * _AGAIN ** self._died[hint(plan.backend), families(plan.recipe)]
+        keeps = runs * lost.below(0.0) if plan.lossy else runs
+        return Expected(latency, keeps, self.seconds(plan), self.size(plan.recipe), lost)
+
+    def _lost(self, plan: Plan, recipe: Normal) -> Normal:
+        """Return a plan's strain, by that of its recipe where its answers are not known."""
         if not plan.lossy:
-            return runs
+            return _EXACT
         known = self._answers.get((plan.recipe.steps, hint(plan.backend)))
         if known is not None:
-            return runs * Normal(known, _SAME_ANSWERS).below(0.0)
+            return Normal(known, _SAME_ANSWERS)
         backend = self._hints.get(hint(plan.backend)) if plan.backend.lossy else None
         if backend is None:
-            backend = Normal(-1.0, 1.2) if plan.backend.lossy else Normal(LEAST, 0.0)
+            backend = Normal(-1.0, 1.2) if plan.backend.lossy else _EXACT
         if not plan.recipe.lossy:
-            recipe = Normal(LEAST, 0.0)
-        lost = Normal(
+            recipe = _EXACT
+        return Normal(
             together(recipe.mean, backend.mean), math.hypot(recipe.sd, backend.sd, _REPEATS)
         )
-        return runs * lost.below(0.0)
 
     def seconds(self, plan: Plan) -> float:
         """Return what building, loading, timing and scoring a plan will take."""
         return self._build_s(plan.recipe) + self._run_s(plan)
+
+    def running_s(self, plan: Plan) -> float:
+        """Return what loading, timing and scoring a plan will take."""
+        return self._run_s(plan)
 
     def building_s(self, recipe: Recipe) -> float:
         """Return what building a recipe anew takes, by what it or those like it took."""
@@ -225,7 +236,8 @@ class Expectations:
         return self._pace * self._usual_s(recipe) if known is None else known
 
     def _usual_s(self, recipe: Recipe) -> float:
-        return _BUILD_S + labour(recipe) * self._view.facts.weight_bytes / _BYTES_PER_S
+        through_weights = labour(recipe) * self._view.facts.weight_bytes / _BYTES_PER_S
+        return _BUILD_S * (1 + passes(recipe)) + through_weights
 
     @cached_property
     def _pace(self) -> float:

@@ -28,7 +28,10 @@ FLOAT_SHARE: Mapping[Role | None, float] = {
 """How much of a plan's time stays with float layers, and so with the backend's hint for them."""
 _BEHIND = 0.3
 """The share of the quantized layers that is left to quantizers behind the first."""
-_LABOUR: Mapping[Role | None, float] = {Role.ROUNDS: 12.0, Role.SMOOTHS: 2.0, Role.CORRECTS: 2.0}
+_LABOUR: Mapping[Role | None, float] = {Role.ROUNDS: 6.0, Role.SMOOTHS: 2.0, Role.CORRECTS: 2.0}
+_PASSES: Mapping[Role | None, float] = {Role.ROUNDS: 6.0, Role.CORRECTS: 2.0}
+"""Runs over the samples more than calibrating takes, by what building took on eight models: their
+activations are asked for layer by layer."""
 _ROUNDING, _CHOOSING = 6.0, 3.0
 """Passes more where weights are rounded, or layers chosen, by products of their inputs."""
 _APART = ("precision", "custom_ops", "target")
@@ -186,6 +189,12 @@ def labour(recipe: Recipe) -> float:
         for step in recipe.steps
         if isinstance(step, Quantizer) or role(step) in PREPARES
     )
+
+
+@lru_cache(_KEPT)
+def passes(recipe: Recipe) -> float:
+    """Return how often building goes through the samples beyond calibrating."""
+    return sum(_PASSES.get(role(step), 0.0) for step in recipe.steps)
 
 
 def _of_inputs(step: Step) -> float:

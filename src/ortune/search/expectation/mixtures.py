@@ -24,7 +24,7 @@ from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.losses import LossCurve, curves
 from ortune.search.expectation.mixture import Mixture
 from ortune.search.expectation.storing import Storing
-from ortune.search.expectation.strain import lost
+from ortune.search.expectation.strain import floor, lost
 from ortune.search.policy import View
 
 MOST = 4
@@ -33,6 +33,8 @@ _AIM = 0.9
 """Share of the allowed loss that a mixture is solved for: near the limit the answer is luck."""
 _LEAST_GAIN = 0.99
 """A further mixture must be expected to take less than this share of the best before it."""
+_REBUILT = 0.3
+"""Of what the surveyed plan took to build: the kit's observations are known (a quarter, twice)."""
 _TINY = 0.001
 """Share of the original's latency below which a gain that may be none counts as none."""
 _FLOAT, _STORED, _OWN = "float", "weights", "plan"
@@ -46,6 +48,7 @@ class Mixing:
         whole: The trial of the surveyed plan.
         mixtures: Trials of its mixtures where the plan runs, in order.
         storing: What integer weights alone bring there; None where that is not known.
+        floor: What the float model loses there over what may be lost: no region gives it back.
     """
 
     survey: Survey
@@ -53,6 +56,7 @@ class Mixing:
     whole: Trial
     mixtures: Sequence[Trial] = field(default=())
     storing: Storing | None = None
+    floor: float = 0.0
 
     @classmethod
     def of(cls, survey: Survey, view: View) -> Mixing | None:
@@ -63,7 +67,8 @@ class Mixing:
         if whole.ratio is None or not _scored(whole):
             return None
         found = [t for t in view.trials if t.part == "search" and _mixes(survey, t)]
-        return cls(survey, view.budget, whole, found, Storing.of(whole, view))
+        lowest = floor(view, whole.plan.backend)
+        return cls(survey, view.budget, whole, found, Storing.of(whole, view), lowest)
 
     def before(self, trial: Trial) -> Mixing:
         """Return what was known when one of its mixtures was proposed."""
@@ -82,7 +87,7 @@ class Mixing:
 
     def next(self) -> Mixture | None:
         """Return the mixture to try now; None where there is none worth it."""
-        if len(self.mixtures) >= MOST:
+        if len(self.mixtures) >= MOST or self.floor >= _AIM:
             return None
         tried = [_parts(self.survey, t) for t in self.mixtures]
         best = min((t.ratio.value for t in self._kept if t.ratio), default=math.inf)
@@ -99,7 +104,7 @@ class Mixing:
         free: list[LossCurve | None] = [None] if self._kept and not self._curves else []
         found = []
         for curve in [*self._curves, *free]:
-            room = math.inf if curve is None else curve.room(_AIM)
+            room = math.inf if curve is None else curve.room(self._above(_AIM))
             solution = solve(self._choices, (), room)
             if solution is not None and solution.of(_OWN):
                 parts = self._given(solution)
@@ -121,7 +126,7 @@ class Mixing:
         if plan is None:
             plan = Plan(mixed(self.survey, parts), self.survey.plan.backend)
         summed = self._summed(parts)
-        gone = curve.at(summed) if curve else 0.0
+        gone = curve.at(summed) * (1 - self.floor) + self.floor if curve else 0.0
         factor = gone / summed if summed else 1.0
         first, ratio = not self.mixtures, self._ratio(parts)
         return Mixture(self.survey, plan, left, stored, ratio, gone, factor, first)
@@ -189,11 +194,15 @@ class Mixing:
     @cached_property
     def _curves(self) -> Sequence[LossCurve]:
         points = [
-            (self._summed(_parts(self.survey, trial)), gone)
+            (self._summed(_parts(self.survey, trial)), self._above(gone))
             for trial in (self.whole, *self.mixtures)
             if _scored(trial) and (gone := self.lost(trial)) is not None
         ]
         return curves(points, self.survey.whole_cost, bool(self._unmeasured))
+
+    def _above(self, gone: float) -> float:
+        """Return what regions lose over what is left to them to lose."""
+        return max(0.0, gone - self.floor) / max(1 - self.floor, 1e-9)
 
     @cached_property
     def _kept(self) -> Sequence[Trial]:
@@ -216,9 +225,16 @@ def expected_mixtures(view: View) -> dict[Candidate, Expected]:
     found = list(mixtures(view)) if view.by_region else []
     if not found:
         return {}
-    others = Expectations(view).of([one.plan for one in found])
+    known = Expectations(view)
+    others = known.of([one.plan for one in found])
+
+    def seconds(one: Mixture) -> float:
+        return _REBUILT * known.building_s(one.survey.plan.recipe) + known.running_s(one.plan)
+
     return {
-        Candidate(one.plan, REGIONS, one.why): replace(of, latency=one.latency, keeps=one.keeps)
+        Candidate(one.plan, REGIONS, one.why): replace(
+            of, latency=one.latency, keeps=one.keeps, seconds=seconds(one)
+        )
         for one, of in zip(found, others, strict=True)
     }
 

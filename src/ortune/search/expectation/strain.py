@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
+from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.trial import Score, Verdict
+from ortune.search.expectation.features import hint
+from ortune.search.policy import View
 
 LEAST, MOST = -3.0, 4.0
 """Strains are cut off here: a plan that loses a twentieth of what it may is as good as exact."""
@@ -74,6 +77,19 @@ def lost(score: Score, budget: Budget) -> float:
     found = max(0.0, found)
     fails = score.verdict is Verdict.FAILS
     return max(found, 1 + _CERTAIN) if fails else min(found, 1 - _CERTAIN)
+
+
+def floor(view: View, backend: Backend) -> float:
+    """Return what the float model loses under a backend's hint, over what may be lost.
+
+    No region of a plan there gives it back. 0 where nothing is lost, or nothing was scored.
+    """
+    if view.budget is None or not backend.lossy:
+        return 0.0
+    there = hint(backend)
+    alike = (t for t in view.trials if not t.plan.recipe.lossy and hint(t.plan.backend) == there)
+    known = [lost(t.score, view.budget) for t in alike if t.score is not None]
+    return min((one for one in known if not math.isnan(one)), default=0.0)
 
 
 def together(one: float, two: float) -> float:
