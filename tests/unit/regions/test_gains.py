@@ -67,3 +67,15 @@ def test_a_comparison_that_tells_less_than_the_profile_is_not_used() -> None:
     assert found == one.untimed(0.5)
     unknown = patterns(model, weighted(model), {})[0]
     assert unknown.gain(0.5, Interval(1.4, 0.1, 9.0)).timed
+
+
+def test_what_no_comparison_can_tell_is_known_before_it_is_timed() -> None:
+    model = transformer(2)
+    one = patterns(model, weighted(model), SHARES)[0]
+    for half in (0.9 * one.share, 1.1 * one.share):
+        compared = Interval(0.5, 0.5 - half, 0.5 + half)
+        assert one.blurred(compared) is (half > one.share)
+        given_back = Interval(1.0, 1.0 - 2 * half, 1.0 + 2 * half)
+        assert one.gain(0.5, given_back).timed is not one.blurred(compared), "they agree"
+    unknown = patterns(model, weighted(model), {})[0]
+    assert not unknown.blurred(Interval(0.5, 0.1, 9.0)), "all that there is, without a profile"

@@ -27,8 +27,9 @@ _LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU")
 _BUILDS, _TIMED, _RUNS = 1, 1, 6
 """What a survey needs to be of use: models built, pairs timed, runs of every region. With more
 time it times more of them, on more samples."""
-_LONGER, _MIXTURES = 1.5, 2
-"""Times what it needs that a survey takes at most, and mixtures whose time it leaves."""
+_LONGER, _AT_LEAST, _MIXTURES = 1.5, 0.06, 2
+"""Times what it needs that a survey takes at most, or this share of the time budget if that is
+more, and mixtures whose time it leaves."""
 _SUCCEEDS = 0.6
 """The chance that some mixture of a plan that fails keeps the budget and runs as expected."""
 _GIVEN_BACK = 0.15
@@ -74,8 +75,9 @@ def surveys(view: View) -> list[WantedSurvey]:
             # A survey of all the time that there is leaves none for the mixtures that it is for;
             # what keeps the budget has little to gain, and stays as short as promised.
             fails = trial.status is Status.FAILS
-            longest = min(_LONGER * needed, view.spare - _MIXTURES * follows) if fails else needed
-            request = SurveyRequest(trial.plan, _why(trial, view), max(needed, longest))
+            most = max(_LONGER * needed, _AT_LEAST * view.total) if fails else needed
+            seconds = max(needed, min(most, view.spare - _MIXTURES * follows))
+            request = SurveyRequest(trial.plan, _why(trial, view), seconds)
             found.append(WantedSurvey(request, gain, needed + follows))
     return sorted(found, key=lambda one: -one.gain / one.seconds)
 

@@ -9,10 +9,13 @@ from dataclasses import replace
 import pytest
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
+from ortune.core.acceptance import Goal
 from ortune.core.budget import Budget
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.step import AS_IS, Recipe
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import AS_IS, Edit, Quantizer, Recipe
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
 from ortune.quantizers.int4_weights import Int4Weights
 from ortune.quantizers.int8_dynamic import Int8Dynamic
@@ -21,9 +24,11 @@ from ortune.quantizers.smooth_quant import SmoothQuant
 from ortune.recipe.space import Space, Target
 from ortune.regions.mixing import GivenBack, mixed
 from ortune.regions.survey import RegionCost, Survey
+from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.mixture import Mixture
-from ortune.search.expectation.mixtures import MOST, Mixing, mixtures
-from ortune.search.expectation.surveying import longest_s, surveys
+from ortune.search.expectation.mixtures import MOST, Mixing, expected_mixtures, mixtures
+from ortune.search.expectation.surrogate import Normal
+from ortune.search.expectation.surveying import Bases, longest_s, surveys
 from ortune.search.policy import View
 from ortune.transforms.simplify import Simplify
 from ortune.workloads.latency import Latency
@@ -311,9 +316,93 @@ def test_a_survey_of_what_keeps_the_budget_is_as_short_as_it_can_be() -> None:
     """It has little to gain: regions of it may cost time, no more."""
     (fails,) = surveys(view(None, trial(WHOLE, 0.4, 1.6)))
     (keeps,) = surveys(view(None, trial(WHOLE, 0.4, 0.2)))
-    assert fails.request.seconds == math.inf
+    assert fails.request.seconds == pytest.approx(6.0), "of 100 s"
     assert 0 < keeps.request.seconds < keeps.seconds
     assert keeps.gain < fails.gain
+
+
+def test_a_survey_leaves_the_time_of_two_mixtures_where_it_can() -> None:
+    fast = trial(WHOLE, 0.4, 1.6)
+    needed = surveys(view(None, trial(WHOLE, 0.4, 0.2)))[0].request.seconds
+    (short,) = surveys(view(None, fast, total=20.0, left=20.0))
+    assert short.request.seconds == pytest.approx(1.5 * needed)
+    (shorter,) = surveys(view(None, fast, left=needed + 3.5))
+    assert shorter.request.seconds == pytest.approx(needed)
+
+
+def test_regions_of_a_plan_with_corrected_biases_are_not_told_apart() -> None:
+    """They take up what the whole network's rounding loses: wrong with one region rounded."""
+    for kit, found in (("smooth-quant", 1), ("adaptive-rounding", 1), ("bias-correction", 0)):
+        recipe = Recipe(kit, (parse(Quantizer, kit), Int8Dynamic()))
+        made = view(None, trial(Plan(recipe, CPU), 0.4, 1.6))
+        assert len(surveys(made)) == found, kit
+        plan = Plan(Recipe("new", (*recipe.steps[:1], Int8Dynamic(per_channel=False))), CPU)
+        assert bool(based(view(None), plan)[0]) == bool(found), kit
+
+
+def based(made: View, plan: Plan) -> tuple[float, float]:
+    expected = Expectations(made)
+    return Bases(made, expected).of(plan, expected.of([plan])[0])
+
+
+def test_a_plan_that_probably_fails_is_worth_what_its_mixtures_may_gain() -> None:
+    hopeful, hopeless = view(None), view(None, trial(WHOLE, 0.4, 20.0))
+    other = Plan(Recipe("other", (Int8Dynamic(per_channel=False),)), CPU)
+    assert Expectations(hopeless).of([other])[0].keeps < Expectations(hopeful).of([other])[0].keeps
+    gain, seconds = based(hopeless, other)
+    assert gain > 0.05
+    assert 0.5 < seconds < 10.0
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"by_region": False},
+        {"facts": replace(FACTS, ops={"MatMul": 2})},
+        {"left": 2.0},
+        {"space": replace(SPACE, exact=True)},
+        {"wanted": Goal("size")},
+        {"surveys": (FRAGILE,)},
+    ],
+)
+def test_what_cannot_be_surveyed_is_no_base(known: dict[str, object]) -> None:
+    made = view(None, **known)
+    expected = Expected(Normal(-1.0, 0.1), 0.1, 1.0, strain=Normal(0.5, 0.1))
+    assert Bases(made, Expectations(made)).of(WHOLE, expected) == (0.0, 0.0)
+
+
+def test_an_exact_plan_is_no_base() -> None:
+    assert based(view(None), Plan(AS_IS, CPU)) == (0.0, 0.0)
+
+
+THERE = Openvino(precision="bf16")
+ROUNDED = Plan(WHOLE.recipe, THERE)
+
+
+def test_what_the_hint_loses_alone_is_left_to_no_region() -> None:
+    fast = trial(ROUNDED, 0.4, 1.6)
+    alone = {lost: trial(Plan(AS_IS, THERE), 0.6, lost) for lost in (0.1, 0.5, 0.85)}
+    gains = [surveys(view(None, fast, one)) for one in alone.values()]
+    assert gains[0][0].gain > gains[1][0].gain > 0
+    assert not gains[2] or gains[2][0].gain == 0
+    made = replace(FRAGILE, plan=ROUNDED)
+    free, half = (Mixing.of(made, view(made, fast, one)) for one in (fast, alone[0.5]))
+    assert free is not None and half is not None
+    assert (free.floor, half.floor) == (0.0, 0.5)
+    one, two = free.next(), half.next()
+    assert one is not None and two is not None
+    assert one.lost == pytest.approx(0.4)
+    assert two.lost == pytest.approx(0.5 + 1.1 * 0.25), "a quarter of what regions lose is left"
+    full = Mixing.of(made, view(made, fast, trial(Plan(AS_IS, THERE), 0.6, 0.92)))
+    assert full is not None and full.next() is None
+
+
+def test_a_mixture_is_built_of_what_is_known() -> None:
+    whole = replace(
+        trial(WHOLE, 0.4, 1.6), seconds=32.0, building=30.0, edits=(Edit("int8-dynamic", 1, True),)
+    )
+    ((_, found),) = expected_mixtures(view(FRAGILE, whole)).items()
+    assert found.seconds == pytest.approx(0.3 * 30.0 + 2.0)
 
 
 def test_the_more_it_loses_the_less_a_survey_is_worth() -> None:
