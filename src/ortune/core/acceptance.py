@@ -217,16 +217,13 @@ def winner(
         return None
     best = least[0]
     near = [t for t in least if (apart := between(t, best)).value <= _EQUAL and not apart.clear]
-    near = near or [best]
-    smallest = min(_bytes(t, "size") for t in near)
-    return min(
-        near,
-        key=lambda t: (
-            t.plan.lossy,
-            _bytes(t, "size") > _EQUAL * smallest,
-            *(t.plan.settings, len(t.plan.recipe.steps), _ratio(t)),
-        ),
-    )
+    limit = _EQUAL * min(_bytes(t, "size") for t in near)
+
+    def order(t: Trial) -> tuple[float, ...]:
+        large = _bytes(t, "size") > limit
+        return (t.plan.lossy, large, t.plan.settings, len(t.plan.recipe.steps), _ratio(t))
+
+    return min(near, key=order)
 
 
 def front(trials: Iterable[Trial], budget: Budget) -> tuple[Trial, ...]:

@@ -33,7 +33,7 @@ from ortune.regions.gains import UNKNOWN, Gain
 from ortune.regions.grouping import By
 from ortune.regions.survey import RegionCost, Survey, SurveyRequest
 
-_ACCURACY, _LATEST = 0.4, 0.75
+_ACCURACY, _LATEST = 0.5, 0.85
 """Of a survey's time: what costs are planned to take, and when they end in any case."""
 _DRAFTS = "survey-"
 _LATE = "no time was left to measure it"

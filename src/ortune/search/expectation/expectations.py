@@ -126,11 +126,7 @@ class Expectations:
 
     def seconds(self, plan: Plan) -> float:
         """Return what building, loading, timing and scoring a plan will take."""
-        return self._build_s(plan.recipe) + self._run_s(plan)
-
-    def running_s(self, plan: Plan) -> float:
-        """Return what loading, timing and scoring a plan will take."""
-        return self._run_s(plan)
+        return self._build_s(plan.recipe) + self.running_s(plan)
 
     def building_s(self, recipe: Recipe) -> float:
         """Return what building a recipe anew takes, by what it or those like it took."""
@@ -264,8 +260,9 @@ class Expectations:
                 found[recipe.steps] = recipe, max(trial.building, known[1] if known else 0.0)
         return found
 
-    def _run_s(self, plan: Plan) -> float:
-        """Return the mean of trials that ran alike: by hint, then by kind, then of all."""
+    def running_s(self, plan: Plan) -> float:
+        """Return what loading, timing and scoring a plan will take: the mean of trials that ran
+        alike, by hint, then by kind, then of all."""
         place, kind = hint(plan.backend), inner(plan.backend).name()
         found = (self._ran_s.get(one) for one in (place, f"{kind}:", ""))
         return next((seconds for seconds in found if seconds is not None), _RUN_S)

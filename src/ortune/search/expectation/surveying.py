@@ -27,7 +27,7 @@ _LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU")
 _BUILDS, _TIMED, _RUNS = 1, 1, 6
 """What a survey needs to be of use: models built, pairs timed, runs of every region. With more
 time it times more of them, on more samples."""
-_LONGER, _AT_LEAST, _MIXTURES = 1.5, 0.06, 2
+_LONGER, _AT_LEAST, _MIXTURES = 2.0, 0.1, 2
 """Times what it needs that a survey takes at most, or this share of the time budget if that is
 more, and mixtures whose time it leaves."""
 _SUCCEEDS = 0.6
