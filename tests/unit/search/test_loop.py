@@ -519,27 +519,35 @@ def test_no_plan_is_begun_in_the_time_of_the_finalists(run: Callable[..., Study]
     assert study.finished == "time"
 
 
+@pytest.mark.parametrize(
+    ("ratio", "needed", "kept"),
+    [
+        ((1.2, 0.5, 0.5), 90.0, [50.0, 45.0, 90.0]),
+        ((1.2, 1.2, 1.2), 90.0, [50.0, 45.0, 90.0]),
+        ((1.2, 1.2, 1.2), 20.0, [20.0, 20.0, 20.0]),
+    ],
+    ids=["until one is found", "for two plans", "no more than is needed"],
+)
 def test_while_nothing_is_found_half_of_what_is_left_is_for_plans(
-    run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., Study],
+    monkeypatch: pytest.MonkeyPatch,
+    ratio: tuple[float, ...],
+    needed: float,
+    kept: list[float],
 ) -> None:
     """A search on a slow machine ended after 14 of 60 s: its finals, of nothing, took the rest."""
-    seen: list[tuple[float, float]] = []
+    seen: list[float] = []
 
     class Watching(Given):
         def next(self, view: View) -> Proposal | None:
-            seen.append((view.left, view.kept_back))
+            seen.append(view.kept_back)
             return super().next(view)
 
-    monkeypatch.setattr(loop.Reserve, "kept_back", lambda *_: 90.0)
+    monkeypatch.setattr(loop.Reserve, "kept_back", lambda *_: needed)
     clock = Clock()
-    script = Script(ratios=ratios(1.2, 0.5, 0.5), passes=lambda: clock.turn(10.0))
-    study = run(script, PLANS[:3], Watching, clock=clock)
-    assert seen[:3] == [(100.0, 50.0), (90.0, 45.0), (80.0, 90.0)]
-    assert backends(study, "search") == [1, 2]
-    seen.clear()
-    monkeypatch.setattr(loop.Reserve, "kept_back", lambda *_: 20.0)
-    run(Script(ratio=1.2), PLANS[:1], Watching)
-    assert {back for _, back in seen} == {20.0}, "no more than is needed"
+    script = Script(ratios=ratios(*ratio), passes=lambda: clock.turn(10.0))
+    run(script, PLANS[:3], Watching, clock=clock)
+    assert seen[:3] == kept
 
 
 def test_ctrl_c_before_anything_is_known_is_passed_on(
