@@ -40,8 +40,9 @@ _TOO_NEAR = 0.8
 """Share of what may be lost from which what the hint loses alone leaves regions too little."""
 _NEAR = 1.1
 """A plan that keeps the budget is surveyed within this factor of the best."""
-_SPREAD = 0.15
-"""Of the logarithm of a mixture's ratio before anything is known of its regions."""
+_SPREAD, _MEASURED = 0.15, 0.02
+"""Of the logarithm of a mixture's ratio before anything is known of its regions, at most, and
+where nothing goes back: it is no faster than the plan that it is of."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,9 @@ def _mixed(own: Normal, gone: float, plan: Plan, view: View) -> float:
     over = max(1.0, (gone - least) / (1 - least))
     back = 1 - over**-_GIVEN_BACK
     plain = max(own.mean, math.log(view.exact_ratio(plan.backend)))
-    mean = (1 - back) * own.mean + back * plain
-    return _SUCCEEDS * Normal(mean, math.hypot(own.sd, _SPREAD)).gain(math.log(view.to_beat))
+    slower = back * (plain - own.mean)
+    sd = math.hypot(own.sd, min(_SPREAD, _MEASURED + slower / 2))
+    return _SUCCEEDS * Normal(own.mean + slower, sd).gain(math.log(view.to_beat))
 
 
 class Bases:

@@ -316,7 +316,7 @@ def test_a_survey_of_what_keeps_the_budget_is_as_short_as_it_can_be() -> None:
     """It has little to gain: regions of it may cost time, no more."""
     (fails,) = surveys(view(None, trial(WHOLE, 0.4, 1.6)))
     (keeps,) = surveys(view(None, trial(WHOLE, 0.4, 0.2)))
-    assert fails.request.seconds == pytest.approx(6.0), "of 100 s"
+    assert fails.request.seconds == pytest.approx(10.0), "of 100 s"
     assert 0 < keeps.request.seconds < keeps.seconds
     assert keeps.gain < fails.gain
 
@@ -325,7 +325,7 @@ def test_a_survey_leaves_the_time_of_two_mixtures_where_it_can() -> None:
     fast = trial(WHOLE, 0.4, 1.6)
     needed = surveys(view(None, trial(WHOLE, 0.4, 0.2)))[0].request.seconds
     (short,) = surveys(view(None, fast, total=20.0, left=20.0))
-    assert short.request.seconds == pytest.approx(1.5 * needed)
+    assert short.request.seconds == pytest.approx(2 * needed)
     (shorter,) = surveys(view(None, fast, left=needed + 3.5))
     assert shorter.request.seconds == pytest.approx(needed)
 
@@ -403,6 +403,16 @@ def test_a_mixture_is_built_of_what_is_known() -> None:
     )
     ((_, found),) = expected_mixtures(view(FRAGILE, whole)).items()
     assert found.seconds == pytest.approx(0.3 * 30.0 + 2.0)
+
+
+def test_a_plan_that_is_hardly_faster_than_the_best_is_worth_little() -> None:
+    """Its mixtures are no faster than itself: two such surveys took 49 s of a search of 180."""
+    best = trial(Plan(Recipe("other", (Int8Dynamic(per_channel=False),)), CPU), 0.405, 0.5)
+    gains = [
+        max((one.gain for one in surveys(view(None, trial(WHOLE, ratio, 1.1), best))), default=0.0)
+        for ratio in (0.3, 0.4)
+    ]
+    assert gains[0] > 0.1 and gains[1] < 0.015
 
 
 def test_the_more_it_loses_the_less_a_survey_is_worth() -> None:
