@@ -168,7 +168,8 @@ def _scored(shape: Shape, made: Path, entry: Contestant, kept: Kept) -> None:
                 on=str(entry.backend),
             )  # fmt: skip
         except OrtuneError as error:
-            row["error"] = error.what.splitlines()[0][:200]
+            told = error.what.splitlines()[0].replace(str(entry.model), entry.model.name)
+            row["error"] = told[:200]
             break
         row["scores"] |= {one.metric: one.value for one in found.scores}
         row["holds"] += [budget] if found.verdict is not Verdict.FAILS else []
