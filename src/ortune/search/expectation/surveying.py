@@ -68,10 +68,11 @@ def surveys(view: View) -> list[WantedSurvey]:
     room = longest_s(view)
     if not view.by_region or room <= 0 or view.space.exact or _layers(view) < FEWEST:
         return []
-    expected = Expectations(view)
+    expected, alone = Expectations(view), _alone_s(view)
     found = []
     for trial in _surveyable(view):
-        needed, follows = _needed_s(trial, view, expected), expected.seconds(trial.plan)
+        needed = _survey_s(trial.plan.recipe, _pair_s(trial), alone, expected)
+        follows = expected.seconds(trial.plan)
         if needed <= room and needed + follows <= view.spare and (gain := _gain(trial, view)):
             # A survey of all the time that there is leaves none for the mixtures that it is for;
             # what keeps the budget has little to gain, and stays as short as promised.
@@ -172,6 +173,7 @@ class Bases:
         self._view, self._expected, self._room = view, expected, longest_s(view)
         able = view.by_region and not view.space.exact and view.wanted.prefer == "speed"
         self._able = able and self._room > 0 and _layers(view) >= FEWEST
+        self._alone = _alone_s(view) if self._able else 0.0
         self._known = {one.plan.recipe.steps for one in view.surveys}
 
     def of(self, plan: Plan, known: Expected) -> tuple[float, float]:
@@ -181,24 +183,30 @@ class Bases:
         if plan.recipe.steps in self._known or isinstance(plan.backend, Bucketed):
             return 0.0, 0.0
         running = self._expected.running_s(plan)
-        needed = _survey_s(plan.recipe, running / 2, self._view, self._expected)
+        needed = _survey_s(plan.recipe, running / 2, self._alone, self._expected)
         if needed > self._room or known.seconds + needed + running > self._view.spare:
             return 0.0, 0.0
         gain = _mixed(known.latency, math.exp(known.strain.mean), plan, self._view)
         return (1 - known.keeps) * gain, needed + running
 
 
-def _needed_s(trial: Trial, view: View, expected: Expectations) -> float:
-    """Return the seconds that a survey of a plan needs to be of use."""
-    return _survey_s(trial.plan.recipe, _pair_s(trial), view, expected)
+def _survey_s(recipe: Recipe, pair: float, alone: float, expected: Expectations) -> float:
+    """Return the seconds that a survey needs to be of use.
+
+    Args:
+        recipe: What prepares for its deciding step is built already.
+        pair: Seconds of one.
+        alone: Of running all regions by themselves: `_alone_s`.
+    """
+    steps = (step for step in recipe.steps if role(step) not in PREPARES)
+    built = expected.building_s(Recipe(recipe.name, tuple(steps)))
+    return _BUILDS * built + _TIMED * pair + alone
 
 
-def _survey_s(recipe: Recipe, pair: float, view: View, expected: Expectations) -> float:
-    """Return what a survey takes: what prepares for the deciding step is built already."""
-    alone = (step for step in recipe.steps if role(step) not in PREPARES)
-    built = expected.building_s(Recipe(recipe.name, tuple(alone)))
-    running = _RUNS * (_layers(view) + 1) * _run_s(view.trials)
-    return _BUILDS * built + _TIMED * pair + running
+def _alone_s(view: View) -> float:
+    """Return what running every region by itself takes: once a view, as it goes through all the
+    original's latencies."""
+    return _RUNS * (_layers(view) + 1) * _run_s(view.trials)
 
 
 def _pair_s(trial: Trial) -> float:
