@@ -79,6 +79,11 @@ def lost(score: Score, budget: Budget) -> float:
     return max(found, 1 + _CERTAIN) if fails else min(found, 1 - _CERTAIN)
 
 
+def lost_at(strain: float, budget: Budget) -> float:
+    """Return what is lost at a strain, in the measure of `lost`."""
+    return math.exp((2 if budget.metric.decibels else 1) * strain)
+
+
 def floor(view: View, backend: Backend) -> float:
     """Return what the float model loses under a backend's hint, over what may be lost.
 

@@ -15,7 +15,7 @@ from ortune.regions.mixing import mixable, parted
 from ortune.regions.survey import SurveyRequest
 from ortune.search.expectation.candidates import REGIONS
 from ortune.search.expectation.expectations import Expectations, Expected
-from ortune.search.expectation.strain import floor, lost
+from ortune.search.expectation.strain import floor, lost, lost_at
 from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
 
@@ -178,7 +178,10 @@ class Bases:
 
     def of(self, plan: Plan, known: Expected) -> tuple[float, float]:
         """Return what mixtures of a plan may gain, and the seconds of survey and first mixture."""
-        if not self._able or not plan.recipe.lossy or not _separable(plan.recipe):
+        budget = self._view.budget
+        if not self._able or budget is None or not plan.recipe.lossy:
+            return 0.0, 0.0
+        if not _separable(plan.recipe):
             return 0.0, 0.0
         if plan.recipe.steps in self._known or isinstance(plan.backend, Bucketed):
             return 0.0, 0.0
@@ -186,7 +189,8 @@ class Bases:
         needed = _survey_s(plan.recipe, running / 2, self._alone, self._expected)
         if needed > self._room or known.seconds + needed + running > self._view.spare:
             return 0.0, 0.0
-        gain = _mixed(known.latency, math.exp(known.strain.mean), plan, self._view)
+        gone = lost_at(known.strain.mean, budget)
+        gain = _mixed(known.latency, gone, plan, self._view)
         return (1 - known.keeps) * gain, needed + running
 
 

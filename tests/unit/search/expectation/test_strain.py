@@ -8,7 +8,7 @@ import pytest
 
 from ortune.core.budget import Budget
 from ortune.core.trial import Score, Verdict
-from ortune.search.expectation.strain import LEAST, MOST, lost, spread, strain, together
+from ortune.search.expectation.strain import LEAST, MOST, lost, lost_at, spread, strain, together
 
 
 def scored(value: float, base: float = 1.0, verdict: Verdict | None = Verdict.LIKELY) -> Score:
@@ -67,6 +67,17 @@ def test_losses_are_counted_so_that_they_add_up(
 ) -> None:
     found = lost(scored(value, base, verdict), Budget.parse(budget))
     assert found == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("budget", "value", "base"),
+    [("snr(share=0)>=30", 27.0, 200.0), ("max-error<=0.1", 0.3, 0.0), ("cosine>=0.99", 0.98, 1.0)],
+)
+def test_an_expected_strain_is_as_much_lost_as_a_score_of_it(
+    budget: str, value: float, base: float
+) -> None:
+    score, limit = scored(value, base, Verdict.FAILS), Budget.parse(budget)
+    assert lost_at(strain(score, limit), limit) == pytest.approx(lost(score, limit))
 
 
 def test_what_cannot_be_scored_loses_nobody_knows_what() -> None:
