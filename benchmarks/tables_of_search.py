@@ -98,7 +98,7 @@ def _regions(results: Mapping[str, Any]) -> str:
         done = case["surveyed"]
         rows.append(
             [
-                f"{name}: {budget(case['budget'])}",
+                f"{name.partition(',')[0]}: {budget(case['budget'])}",
                 *(text for pair in zip(plans, ratios, strict=True) for text in pair),
                 interval(case.get("with over without")) or "the same plan",
                 (
