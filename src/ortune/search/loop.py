@@ -31,7 +31,7 @@ from ortune.search.reserve import Reserve
 FINALISTS = 3
 """Plans that are re-measured at the end; as many before it, where a target may end the search."""
 _FIRST = 2
-"""Plans that half of what is left is for, while nothing is found."""
+"""Plans, besides what is screened, that half of what is left is for."""
 _SET_UP = 0.25
 """Share of the time budget from which set-up does not count against it."""
 _TOLD = 200  # plans that an ending names as not tried, at most
@@ -200,7 +200,7 @@ class _Loop:
         left = self.aim.left() + sum(trial.seconds for trial in self.closing)
         found = self._candidates()
         back = self._reserve(trials).kept_back(found, FINALISTS, self.aim.seconds)
-        if not found and sum(t.taken("search") for t in trials[1:]) < _FIRST:
+        if sum(t.taken("search") for t in trials[1:]) < _FIRST:
             back = min(back, left / 2)
         return View(
             *(known.facts, space, trials, left, self.aim.seconds, known.budget),
