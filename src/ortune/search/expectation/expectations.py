@@ -12,19 +12,17 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from statistics import fmean
 
-from ortune.core.step import Quantizer, Recipe, Step
+from ortune.core.step import Recipe, Step
 from ortune.core.trial import Plan, Status, Trial
+from ortune.search.expectation.costs import Costs, measured
 from ortune.search.expectation.elsewhere import elsewhere
 from ortune.search.expectation.features import (
     families,
     hint,
-    inner,
-    labour,
     latency_features,
-    passes,
     strain_features,
 )
 from ortune.search.expectation.priors import Priors
@@ -54,10 +52,6 @@ _SIZES = {
 _SIZE_SD = 0.25
 """Standard deviation of the logarithm of these."""
 _SAME, _EXACT = Normal(0.0, 0.0), Normal(LEAST, 0.0)
-_BUILD_S, _RUN_S = 1.5, 4.0
-"""Seconds of building and of a trial where none was seen."""
-_BYTES_PER_S = 60e6
-"""Weights that a quantizer goes through in a second, where none was seen."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +87,7 @@ class Expectations:
     def __init__(self, view: View) -> None:
         self._view = view
         self._priors = Priors(view)
+        self.costs = Costs(view)
 
     def of(self, plans: Sequence[Plan]) -> list[Expected]:
         """Return what is expected of each plan."""
@@ -106,7 +101,7 @@ class Expectations:
     def _expected(self, plan: Plan, latency: Normal, lost: Normal) -> Expected:
         runs = 0.98 * _AGAIN ** self._died[hint(plan.backend), families(plan.recipe)]
         keeps = runs * lost.below(0.0) if plan.lossy else runs
-        return Expected(latency, keeps, self.seconds(plan), self.size(plan.recipe), lost)
+        return Expected(latency, keeps, self.costs.of(plan), self.size(plan.recipe), lost)
 
     def _lost(self, plan: Plan, recipe: Normal) -> Normal:
         """Return a plan's strain, by that of its recipe where its answers are not known."""
@@ -123,15 +118,6 @@ class Expectations:
         return Normal(
             together(recipe.mean, backend.mean), math.hypot(recipe.sd, backend.sd, _REPEATS)
         )
-
-    def seconds(self, plan: Plan) -> float:
-        """Return what building, loading, timing and scoring a plan will take."""
-        return self._build_s(plan.recipe) + self.running_s(plan)
-
-    def building_s(self, recipe: Recipe) -> float:
-        """Return what building a recipe anew takes, by what it or those like it took."""
-        known = self._built.get(recipe.steps)
-        return self._build_s(recipe) if known is None else known[1]
 
     def size(self, recipe: Recipe) -> Normal:
         """Return the logarithm of a plan's size over the original's: as built, or as usual."""
@@ -151,8 +137,7 @@ class Expectations:
 
     @cached_property
     def _measured(self) -> list[Trial]:
-        found = (t for t in self._view.trials if t.part == "search" and t.stage != "baseline")
-        return [t for t in found if t.ratio is not None and math.isfinite(t.ratio.value)]
+        return measured(self._view)
 
     @cached_property
     def _died(self) -> Counter[tuple[str, frozenset[str]]]:
@@ -221,68 +206,6 @@ class Expectations:
                 noise = max(noise, _REPEATS)
             records.append(Observed(strain_features(trial.plan.recipe), found, noise))
         return Surrogate(self._priors.strain, records)
-
-    # --- seconds ----------------------------------------------------------------------------
-
-    def _build_s(self, recipe: Recipe) -> float:
-        """Return what the same steps took, or what their work takes at the pace of the others."""
-        if not recipe.steps or recipe.steps in self._built:
-            return 0.1
-        known = self._built_alike.get(_alike(recipe))
-        return self._pace * self._usual_s(recipe) if known is None else known
-
-    def _usual_s(self, recipe: Recipe) -> float:
-        through_weights = labour(recipe) * self._view.facts.weight_bytes / _BYTES_PER_S
-        return _BUILD_S * (1 + passes(recipe)) + through_weights
-
-    @cached_property
-    def _pace(self) -> float:
-        """Return how much longer than usual building takes here, 1 counted as one recipe more."""
-        taken = [math.log(max(s, 0.1) / self._usual_s(one)) for one, s in self._built.values()]
-        return math.exp(sum(taken) / (len(taken) + 1))
-
-    @cached_property
-    def _built_alike(self) -> dict[tuple[frozenset[str], float], float]:
-        """Return quantizers and their work -> what recipes of these took."""
-        found: dict[tuple[frozenset[str], float], list[float]] = {}
-        for recipe, seconds in self._built.values():
-            found.setdefault(_alike(recipe), []).append(seconds)
-        return {alike: fmean(seconds) for alike, seconds in found.items()}
-
-    @cached_property
-    def _built(self) -> dict[tuple[Step, ...], tuple[Recipe, float]]:
-        """Return steps -> their recipe, and the seconds that they took."""
-        found: dict[tuple[Step, ...], tuple[Recipe, float]] = {}
-        for trial in self._view.trials:
-            if trial.part == "search" and trial.edits:
-                recipe = trial.plan.recipe
-                known = found.get(recipe.steps)
-                found[recipe.steps] = recipe, max(trial.building, known[1] if known else 0.0)
-        return found
-
-    def running_s(self, plan: Plan) -> float:
-        """Return what loading, timing and scoring a plan will take: the mean of trials that ran
-        alike, by hint, then by kind, then of all."""
-        place, kind = hint(plan.backend), inner(plan.backend).name()
-        found = (self._ran_s.get(one) for one in (place, f"{kind}:", ""))
-        return next((seconds for seconds in found if seconds is not None), _RUN_S)
-
-    @cached_property
-    def _ran_s(self) -> dict[str, float]:
-        """Return hint, kind of backend and colon, or nothing -> mean seconds without building."""
-        found: dict[str, list[float]] = {}
-        for trial in self._measured:
-            if trial.seconds and not trial.stopped:
-                backend, seconds = trial.plan.backend, trial.seconds - trial.building
-                for one in (hint(backend), f"{inner(backend).name()}:", ""):
-                    found.setdefault(one, []).append(seconds)
-        return {one: fmean(seconds) for one, seconds in found.items()}
-
-
-@lru_cache(4096)
-def _alike(recipe: Recipe) -> tuple[frozenset[str], float]:
-    names = frozenset(step.name() for step in recipe.steps if isinstance(step, Quantizer))
-    return names, labour(recipe)
 
 
 def _noise(trial: Trial) -> float:

@@ -28,7 +28,7 @@ FLOAT_SHARE: Mapping[Role | None, float] = {
 """How much of a plan's time stays with float layers, and so with the backend's hint for them."""
 _BEHIND = 0.3
 """The share of the quantized layers that is left to quantizers behind the first."""
-_LABOUR: Mapping[Role | None, float] = {Role.ROUNDS: 6.0, Role.SMOOTHS: 2.0, Role.CORRECTS: 2.0}
+_LABOUR: Mapping[Role | None, float] = {Role.SMOOTHS: 2.0, Role.CORRECTS: 2.0}
 _PASSES: Mapping[Role | None, float] = {Role.ROUNDS: 6.0, Role.CORRECTS: 2.0}
 """Runs over the samples more than calibrating takes, by what building took on eight models: their
 activations are asked for layer by layer."""
@@ -182,13 +182,18 @@ def _kind(backend: Backend) -> str:
 
 @lru_cache(_KEPT)
 def labour(recipe: Recipe) -> float:
-    """Return how much work building is, in passes over the weights: rounding searches, layer by
-    layer, for what changes the outputs least."""
+    """Return how much work building is, in passes over the weights, searches apart."""
     return sum(
         _LABOUR.get(role(step), 1.0) + _of_inputs(step)
         for step in recipe.steps
         if isinstance(step, Quantizer) or role(step) in PREPARES
     )
+
+
+@lru_cache(_KEPT)
+def searches(recipe: Recipe) -> int:
+    """Return how many steps search, layer by layer, for the rounding that changes it least."""
+    return sum(role(step) is Role.ROUNDS for step in recipe.steps)
 
 
 @lru_cache(_KEPT)

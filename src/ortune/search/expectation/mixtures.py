@@ -229,7 +229,9 @@ def expected_mixtures(view: View) -> dict[Candidate, Expected]:
     others = known.of([one.plan for one in found])
 
     def seconds(one: Mixture) -> float:
-        return _REBUILT * known.building_s(one.survey.plan.recipe) + known.running_s(one.plan)
+        return _REBUILT * known.costs.building_s(one.survey.plan.recipe) + known.costs.running_s(
+            one.plan
+        )
 
     return {
         Candidate(one.plan, REGIONS, one.why): replace(

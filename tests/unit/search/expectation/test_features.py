@@ -160,7 +160,7 @@ def test_most_plans_of_a_search_are_told_apart_and_all_may_be_recorded(
         ("int4-weights", 1),
         ("int4-weights(method=gptq) int8-dynamic", 8),
         ("simplify bias-correction int8-static", 3),
-        ("smooth-quant adaptive-rounding int8-static", 9),
+        ("smooth-quant adaptive-rounding int8-static", 4),
     ],
 )
 def test_work_is_counted_in_passes_over_the_weights(steps: str, passes: float) -> None:

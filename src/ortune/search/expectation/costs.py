@@ -1,0 +1,120 @@
+"""What trying a plan will cost: seconds of building, loading, timing and scoring it."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property, lru_cache
+from statistics import fmean
+from typing import TypeAlias
+
+from ortune.core.step import Quantizer, Recipe, Step
+from ortune.core.trial import Plan, Trial
+from ortune.search.expectation.features import hint, inner, labour, passes, searches
+from ortune.search.expectation.priors import LAYERS
+from ortune.search.policy import View
+
+_BUILD_S, _RUN_S = 1.5, 4.0
+"""Seconds of building and of a trial where none was seen."""
+_BYTES_PER_S = 60e6
+"""Weights that a quantizer goes through in a second, where none was seen."""
+_SEARCHED_S = 1e-9
+"""Seconds that rounding with a search takes for each weight and input of its layer: products with
+all of them are summed for every one. 4.9 s on MiniLM, 1.6 on EfficientNet-Lite0; GPT-2 took 105
+where its bytes alone promised 22."""
+
+_Work: TypeAlias = tuple[frozenset[str], float, int]
+
+
+def measured(view: View) -> list[Trial]:
+    """Return the search's trials that were timed, the original's own apart."""
+    found = (t for t in view.trials if t.part == "search" and t.stage != "baseline")
+    return [t for t in found if t.ratio is not None and math.isfinite(t.ratio.value)]
+
+
+class Costs:
+    """What plans take to try, by all trials of a view.
+
+    Args:
+        view: Of the search; only its records count.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def of(self, plan: Plan) -> float:
+        """Return what building, loading, timing and scoring a plan will take."""
+        return self._build_s(plan.recipe) + self.running_s(plan)
+
+    def building_s(self, recipe: Recipe) -> float:
+        """Return what building a recipe anew takes, by what it or those like it took."""
+        known = self._built.get(recipe.steps)
+        return self._build_s(recipe) if known is None else known[1]
+
+    def running_s(self, plan: Plan) -> float:
+        """Return what loading, timing and scoring a plan will take: the mean of trials that ran
+        alike, by hint, then by kind, then of all."""
+        place, kind = hint(plan.backend), inner(plan.backend).name()
+        found = (self._ran_s.get(one) for one in (place, f"{kind}:", ""))
+        return next((seconds for seconds in found if seconds is not None), _RUN_S)
+
+    def _build_s(self, recipe: Recipe) -> float:
+        """Return what the same steps took, or what their work takes at the pace of the others."""
+        if not recipe.steps or recipe.steps in self._built:
+            return 0.1
+        known = self._built_alike.get(_alike(recipe))
+        return self._pace * self._usual_s(recipe) if known is None else known
+
+    def _usual_s(self, recipe: Recipe) -> float:
+        through_weights = labour(recipe) * self._view.facts.weight_bytes / _BYTES_PER_S
+        searching = searches(recipe) * self._searching_s
+        return _BUILD_S * (1 + passes(recipe)) + through_weights + searching
+
+    @cached_property
+    def _searching_s(self) -> float:
+        """Return what one search takes, all layers taken for square and as large."""
+        facts = self._view.facts
+        layers = max(1, sum(facts.ops.get(op, 0) for ops in LAYERS.values() for op in ops))
+        weights = max(0, facts.weight_bytes - facts.table_bytes) / 4
+        return _SEARCHED_S * weights * math.sqrt(weights / layers)
+
+    @cached_property
+    def _pace(self) -> float:
+        """Return how much longer than usual building takes here, 1 counted as one recipe more."""
+        taken = [math.log(max(s, 0.1) / self._usual_s(one)) for one, s in self._built.values()]
+        return math.exp(sum(taken) / (len(taken) + 1))
+
+    @cached_property
+    def _built_alike(self) -> dict[_Work, float]:
+        """Return quantizers and their work -> what recipes of these took."""
+        found: dict[_Work, list[float]] = {}
+        for recipe, seconds in self._built.values():
+            found.setdefault(_alike(recipe), []).append(seconds)
+        return {alike: fmean(seconds) for alike, seconds in found.items()}
+
+    @cached_property
+    def _built(self) -> dict[tuple[Step, ...], tuple[Recipe, float]]:
+        """Return steps -> their recipe, and the seconds that they took."""
+        found: dict[tuple[Step, ...], tuple[Recipe, float]] = {}
+        for trial in self._view.trials:
+            if trial.part == "search" and trial.edits:
+                recipe = trial.plan.recipe
+                known = found.get(recipe.steps)
+                found[recipe.steps] = recipe, max(trial.building, known[1] if known else 0.0)
+        return found
+
+    @cached_property
+    def _ran_s(self) -> dict[str, float]:
+        """Return hint, kind of backend and colon, or nothing -> mean seconds without building."""
+        found: dict[str, list[float]] = {}
+        for trial in measured(self._view):
+            if trial.seconds and not trial.stopped:
+                backend, seconds = trial.plan.backend, trial.seconds - trial.building
+                for one in (hint(backend), f"{inner(backend).name()}:", ""):
+                    found.setdefault(one, []).append(seconds)
+        return {one: fmean(seconds) for one, seconds in found.items()}
+
+
+@lru_cache(4096)
+def _alike(recipe: Recipe) -> _Work:
+    names = frozenset(step.name() for step in recipe.steps if isinstance(step, Quantizer))
+    return names, labour(recipe), searches(recipe)

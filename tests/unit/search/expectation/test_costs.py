@@ -1,0 +1,45 @@
+"""What trying a plan is expected to take before anything like it was built."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.policies.test_adaptive import FACTS, view
+
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import Quantizer, Recipe
+from ortune.search.expectation.costs import Costs
+
+
+def recipe(*steps: str) -> Recipe:
+    return Recipe("given", tuple(parse(Quantizer, step) for step in steps))
+
+
+def searching_s(weights: float, layers: int) -> float:
+    """Return what rounding with a search adds to quantizing."""
+    facts = replace(FACTS, ops={"MatMul": layers}, weight_bytes=round(4 * weights))
+    costs = Costs(view(facts=facts))
+    plain = costs.building_s(recipe("int8-static"))
+    return costs.building_s(recipe("adaptive-rounding", "int8-static")) - plain
+
+
+@pytest.mark.parametrize(
+    ("weights", "layers", "low", "high"),
+    [(10.6e6, 48, 10, 20), (4.6e6, 50, 8, 14), (85e6, 48, 100, 150)],
+    ids=["MiniLM", "EfficientNet-Lite0", "GPT-2"],
+)
+def test_rounding_with_a_search_takes_longer_the_wider_layers_are(
+    weights: float, layers: int, low: float, high: float
+) -> None:
+    """On GPT-2 it took 105 of three minutes where 22 were expected, and the search ran over."""
+    assert low < searching_s(weights, layers) < high
+
+
+def test_tables_are_not_rounded() -> None:
+    tables = replace(FACTS, weight_bytes=FACTS.weight_bytes + 10**9, table_bytes=10**9)
+    rounded = recipe("adaptive-rounding", "int8-static")
+    with_tables, without = (Costs(view(facts=facts)) for facts in (tables, FACTS))
+    through = 2 * 10**9 / 60e6  # both steps go through all weights
+    more = with_tables.building_s(rounded) - without.building_s(rounded)
+    assert more == pytest.approx(through)
