@@ -58,6 +58,10 @@ class Refused(OrtuneError):
     """A step found nothing it may do, and says why."""
 
 
+class OutOfTime(OrtuneError):
+    """The time that a piece of work may take is up: `ortune.core.progress.time_limit`."""
+
+
 class Unexpected(OrtuneError):
     """A bug: an exception that nobody foresaw; it is chained to the one that it stands for."""
 

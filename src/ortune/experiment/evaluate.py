@@ -9,6 +9,7 @@ from time import perf_counter
 from ortune.core.acceptance import Goal
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TrialDone, TrialStarted, silent
+from ortune.core.progress import time_limit
 from ortune.core.step import AS_IS
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
 from ortune.experiment import measure
@@ -96,7 +97,12 @@ class Attempts:
         )
 
     def one(
-        self, proposal: Proposal, *, always_score: bool = False, stop: Stop | None = None
+        self,
+        proposal: Proposal,
+        *,
+        always_score: bool = False,
+        stop: Stop | None = None,
+        build_s: float = time_limit.NONE,
     ) -> Trial:
         """Return the trial of a proposed plan, from the ledger or new.
 
@@ -105,6 +111,7 @@ class Attempts:
             always_score: Score it even where it has lost on time; one that was stopped part way
                 is timed anew.
             stop: Ends the timing part way, unless all of it is wanted.
+            build_s: Seconds that building may take; what takes longer fails.
         """
         self._began, self._building = perf_counter(), 0.0
         plan, key = proposal.plan, self.key(proposal.plan)
@@ -115,7 +122,8 @@ class Attempts:
             self.sink(TrialDone(known, cached=True))
             return known
         try:
-            files = self._built(plan)
+            with time_limit.at_most(build_s):
+                files = self._built(plan)
         except OrtuneError as error:
             died = Trial(key, plan, "search", Status.FAILED, why=error.what, error=str(error))
             return self._recorded(died, proposal)

@@ -24,6 +24,7 @@ from ortune.core.errors import BadModel, gist, visible
 from ortune.core.event import Progress, Sink, silent
 from ortune.core.hardware import memory
 from ortune.core.plugins import codec
+from ortune.core.progress import time_limit
 from ortune.core.wording import count
 from ortune.core.workload import Workload
 from ortune.data import sizes
@@ -182,12 +183,13 @@ class Worker:
         While an engine is being built the deadline moves on with every word of it.
         """
         began = time.monotonic()
-        until = began + timeout_s
+        until = began + min(timeout_s, time_limit.left_s())
         while True:
             try:
                 line = self._answers.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
                 self._kill()
+                time_limit.check()
                 raise self._failed(f"no answer to '{do}' after {timeout_s:.3g} s") from None
             if not line:
                 raise self._failed(self._death())
@@ -214,8 +216,7 @@ class Worker:
         tail = f": {gist(lines[-1])}" if lines else ""
         if code < 0:
             known = {one.value: one.name for one in signal.Signals}
-            name = known.get(-code, str(-code))
-            return f"the worker was killed by {name}{tail}"
+            return f"the worker was killed by {known.get(-code, -code)}{tail}"
         return f"the worker ended with exit code {code}{tail}"
 
     def _failed(self, reason: str, fix: str = "") -> WorkerFailed:

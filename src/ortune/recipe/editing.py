@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ortune.calibration import reuse
 from ortune.calibration.calibrate import calibrate
 from ortune.core import wording
-from ortune.core.errors import BadData, OrtuneError, Refused, gist
+from ortune.core.errors import BadData, OrtuneError, OutOfTime, Refused, gist
 from ortune.core.event import Note, Progress, Sink, StepDone
 from ortune.core.observer import Probe, Range, Ranges
 from ortune.core.step import Bridge, Edit, Quantizer, Transform
@@ -227,7 +227,7 @@ class Work:
                 said.append(f"it needs opset {step.needs_opset}, the model has {opset}")
             edit = Edit(str(step), count, note="; ".join(filter(None, said)))
         except OrtuneError as error:
-            if isinstance(error, Refused) or not step.keeps_io:
+            if isinstance(error, (Refused, OutOfTime)) or not step.keeps_io:
                 raise
             self.model = backup
             edit = Edit(str(step), 0, kept=False, note=error.what)

@@ -172,7 +172,7 @@ class _Loop:
             if view.tried(proposal.plan, proposal.effort):
                 raise AssertionError(f"{self.policy} proposes {proposal.plan} a second time")
             stop = against(proposal.plan, view.trials, self.wanted, strict=self.aim.strict)
-            trial = self.attempts.one(proposal, stop=stop)
+            trial = self.attempts.one(proposal, stop=stop, build_s=view.build_s)
             if self._on_target(trial):
                 return "target"
             self._show_first(trial, view)

@@ -20,6 +20,10 @@ from ortune.recipe.space import Space
 from ortune.regions.survey import Survey, SurveyRequest
 from ortune.search.compare import to_beat
 
+_OVER, _BUILT_S = 0.05, 10.0
+"""Share of the time budget by which building may overrun what is spare, and seconds that it may
+take in any case."""
+
 
 @dataclass(frozen=True)
 class View:
@@ -60,6 +64,11 @@ class View:
     def spare(self) -> float:
         """Seconds left for plans; the rest is kept back for the finalists."""
         return self.left - self.kept_back
+
+    @property
+    def build_s(self) -> float:
+        """Seconds that building a plan may take: what is spare, and a little of the finalists'."""
+        return max(_BUILT_S, self.spare + _OVER * self.total)
 
     @cached_property
     def to_beat(self) -> float:

@@ -20,6 +20,7 @@ from ortune.core.acceptance import Goal, Outcome, outcome
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.event import Event, Note, Timing, TrialDone, TrialStarted, silent
 from ortune.core.plugins.spelling import parse
+from ortune.core.progress import time_limit
 from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.trial import Block, Burst, Interval, Pair, Plan, Proposal, Score, Status, Verdict
 from ortune.experiment import evaluate, measure
@@ -69,6 +70,23 @@ def test_a_plan_is_timed_against_the_original_and_scored_on_the_searchs_samples(
     assert tried(attempts) is trial, "known: not run again"
     assert len(script.asked("starts", "candidate")) == 1
     assert [e.cached for e in told if isinstance(e, TrialDone)] == [False, True]
+
+
+def test_a_build_that_takes_longer_than_it_may_fails_and_costs_no_more(
+    attempts: Attempts, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounding GPT-2 took 105 s where 70 were left: a search of three minutes took four."""
+
+    def endless(*_: object) -> Files:
+        while True:
+            time_limit.check()
+
+    monkeypatch.setattr(evaluate, "build_all", endless)
+    trial = tried(attempts, build_s=0.05)
+    assert trial.status is Status.FAILED and 0.05 <= trial.building < 60
+    assert trial.why == "it takes longer than the 0 s that were left for it"
+    assert script.asked("starts", "candidate") == []
+    assert tried(attempts, build_s=100.0) is trial, "known"
 
 
 def test_the_original_runs_on_from_plan_to_plan(attempts: Attempts, script: Script) -> None:

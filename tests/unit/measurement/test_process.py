@@ -19,7 +19,9 @@ from ortune_toys.backends.hog import Hog
 from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch
 from ortune.core.backend import Backend
+from ortune.core.errors import OutOfTime
 from ortune.core.observer import Probe
+from ortune.core.progress import time_limit
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
@@ -141,6 +143,17 @@ def test_integers_beyond_a_table_name_the_range_that_fits(model: Path) -> None:
         worker.ask("load")
         worker.ask("score", indices=[4], metrics=[])
     assert "--range INPUT:0..4" in caught.value.failure.fix
+
+
+def test_a_worker_is_not_waited_for_beyond_what_may_be_built_in(model: Path) -> None:
+    began = time.monotonic()
+    with (
+        Worker(job(model, Hang(at="load"))) as worker,
+        time_limit.at_most(0.3),
+        pytest.raises(OutOfTime),
+    ):
+        worker.ask("load")
+    assert not worker.alive and time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("at", ["load", "first", "burst"])

@@ -216,7 +216,7 @@ class Scripted:
             self._pass(outcome)
             self._recorded("search", plan, outcome, Proposal(plan, "baseline"))
 
-    def one(self, proposal: Proposal, *, always_score: bool = False, stop: Any = None) -> Trial:
+    def one(self, proposal: Proposal, *, always_score: bool = False, **_: Any) -> Trial:
         """Return the plan's trial, known or scripted."""
         plan, stage = proposal.plan, STAGES.get(proposal.stage, proposal.stage)
         known = self.ledger.find(self.key(plan), "search")

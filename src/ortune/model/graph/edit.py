@@ -10,6 +10,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx_ir.passes import common
 
+from ortune.core.progress import time_limit
 from ortune.model.graph.uses import is_read
 
 Graph: TypeAlias = ir.Graph | ir.Function
@@ -55,7 +56,11 @@ def const_array(value: ir.Value | None) -> NDArray[Any] | None:
 
     Initializers (those listed as inputs too), Constant nodes and Identity of either count, in
     whichever graph they live. The array may be a view of a mapped file: copy before writing.
+
+    Raises:
+        OutOfTime: The time of what is being built is up.
     """
+    time_limit.check()
     tensor = const_tensor(value)
     return None if tensor is None else np.asarray(tensor.numpy())
 

@@ -17,7 +17,7 @@ from statistics import fmean
 
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Plan, Status, Trial
-from ortune.search.expectation.costs import Costs, measured
+from ortune.search.expectation.durations import Durations, measured
 from ortune.search.expectation.elsewhere import elsewhere
 from ortune.search.expectation.features import (
     families,
@@ -87,7 +87,7 @@ class Expectations:
     def __init__(self, view: View) -> None:
         self._view = view
         self._priors = Priors(view)
-        self.costs = Costs(view)
+        self.durations = Durations(view)
 
     def of(self, plans: Sequence[Plan]) -> list[Expected]:
         """Return what is expected of each plan."""
@@ -101,7 +101,7 @@ class Expectations:
     def _expected(self, plan: Plan, latency: Normal, lost: Normal) -> Expected:
         runs = 0.98 * _AGAIN ** self._died[hint(plan.backend), families(plan.recipe)]
         keeps = runs * lost.below(0.0) if plan.lossy else runs
-        return Expected(latency, keeps, self.costs.of(plan), self.size(plan.recipe), lost)
+        return Expected(latency, keeps, self.durations.of(plan), self.size(plan.recipe), lost)
 
     def _lost(self, plan: Plan, recipe: Normal) -> Normal:
         """Return a plan's strain, by that of its recipe where its answers are not known."""

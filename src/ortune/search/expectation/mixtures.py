@@ -226,12 +226,11 @@ def expected_mixtures(view: View) -> dict[Candidate, Expected]:
     if not found:
         return {}
     known = Expectations(view)
-    others = known.of([one.plan for one in found])
+    others, takes = known.of([one.plan for one in found]), known.durations
 
     def seconds(one: Mixture) -> float:
-        return _REBUILT * known.costs.building_s(one.survey.plan.recipe) + known.costs.running_s(
-            one.plan
-        )
+        rebuilt = _REBUILT * takes.building_s(one.survey.plan.recipe)
+        return rebuilt + takes.running_s(one.plan)
 
     return {
         Candidate(one.plan, REGIONS, one.why): replace(

@@ -72,7 +72,7 @@ def surveys(view: View) -> list[WantedSurvey]:
     found = []
     for trial in _surveyable(view):
         needed = _survey_s(trial.plan.recipe, _pair_s(trial), alone, expected)
-        follows = expected.costs.of(trial.plan)
+        follows = expected.durations.of(trial.plan)
         if needed <= room and needed + follows <= view.spare and (gain := _gain(trial, view)):
             # A survey of all the time that there is leaves none for the mixtures that it is for;
             # what keeps the budget has little to gain, and stays as short as promised.
@@ -185,7 +185,7 @@ class Bases:
             return 0.0, 0.0
         if plan.recipe.steps in self._known or isinstance(plan.backend, Bucketed):
             return 0.0, 0.0
-        running = self._expected.costs.running_s(plan)
+        running = self._expected.durations.running_s(plan)
         needed = _survey_s(plan.recipe, running / 2, self._alone, self._expected)
         if needed > self._room or known.seconds + needed + running > self._view.spare:
             return 0.0, 0.0
@@ -203,7 +203,7 @@ def _survey_s(recipe: Recipe, pair: float, alone: float, expected: Expectations)
         alone: Of running all regions by themselves: `_alone_s`.
     """
     steps = (step for step in recipe.steps if role(step) not in PREPARES)
-    built = expected.costs.building_s(Recipe(recipe.name, tuple(steps)))
+    built = expected.durations.building_s(Recipe(recipe.name, tuple(steps)))
     return _BUILDS * built + _TIMED * pair + alone
 
 

@@ -9,7 +9,7 @@ from tests.unit.policies.test_adaptive import FACTS, view
 
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer, Recipe
-from ortune.search.expectation.costs import Costs
+from ortune.search.expectation.durations import Durations
 
 
 def recipe(*steps: str) -> Recipe:
@@ -19,9 +19,9 @@ def recipe(*steps: str) -> Recipe:
 def searching_s(weights: float, layers: int) -> float:
     """Return what rounding with a search adds to quantizing."""
     facts = replace(FACTS, ops={"MatMul": layers}, weight_bytes=round(4 * weights))
-    costs = Costs(view(facts=facts))
-    plain = costs.building_s(recipe("int8-static"))
-    return costs.building_s(recipe("adaptive-rounding", "int8-static")) - plain
+    takes = Durations(view(facts=facts))
+    plain = takes.building_s(recipe("int8-static"))
+    return takes.building_s(recipe("adaptive-rounding", "int8-static")) - plain
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_rounding_with_a_search_takes_longer_the_wider_layers_are(
 def test_tables_are_not_rounded() -> None:
     tables = replace(FACTS, weight_bytes=FACTS.weight_bytes + 10**9, table_bytes=10**9)
     rounded = recipe("adaptive-rounding", "int8-static")
-    with_tables, without = (Costs(view(facts=facts)) for facts in (tables, FACTS))
+    with_tables, without = (Durations(view(facts=facts)) for facts in (tables, FACTS))
     through = 2 * 10**9 / 60e6  # both steps go through all weights
     more = with_tables.building_s(rounded) - without.building_s(rounded)
     assert more == pytest.approx(through)

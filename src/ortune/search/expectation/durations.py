@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from ortune.core.step import Quantizer, Recipe, Step
-from ortune.core.trial import Plan, Trial
+from ortune.core.trial import Plan, Status, Trial
 from ortune.search.expectation.features import hint, inner, labour, passes, searches
 from ortune.search.expectation.priors import LAYERS
 from ortune.search.policy import View
@@ -31,7 +31,7 @@ def measured(view: View) -> list[Trial]:
     return [t for t in found if t.ratio is not None and math.isfinite(t.ratio.value)]
 
 
-class Costs:
+class Durations:
     """What plans take to try, by all trials of a view.
 
     Args:
@@ -85,9 +85,16 @@ class Costs:
 
     @cached_property
     def _built_alike(self) -> dict[_Work, float]:
-        """Return quantizers and their work -> what recipes of these took."""
+        """Return quantizers and their work -> what recipes of these took, at least: what took
+        longer than the time that there was counts too."""
         found: dict[_Work, list[float]] = {}
-        for recipe, seconds in self._built.values():
+        given_up = [
+            (trial.plan.recipe, trial.building)
+            for trial in self._view.trials
+            if trial.status is Status.FAILED and not trial.edits
+        ]
+        longer = [(one, s) for one, s in given_up if s > self._pace * self._usual_s(one)]
+        for recipe, seconds in (*self._built.values(), *longer):
             found.setdefault(_alike(recipe), []).append(seconds)
         return {alike: fmean(seconds) for alike, seconds in found.items()}
 
