@@ -109,7 +109,7 @@ class Adaptive(Policy):
         found = [one for one in candidates(view) if not hopeless(one.plan, view.alike(one.plan))]
         known = Expectations(view)
         expected = known.of([one.plan for one in found])
-        mixed, worth, bases = expected_mixtures(view), _worth(view), Bases(view, known)
+        mixed, worth, bases = expected_mixtures(view), _worth(view), Bases(view)
         ranked = [_Ranked(one, of, worth(of)) for one, of in mixed.items()]
         for one, of in zip(found, expected, strict=True):
             ranked.append(_Ranked(one, of, worth(of), *bases.of(one.plan, of)))

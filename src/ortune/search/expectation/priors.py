@@ -28,7 +28,7 @@ _STRAINS_MORE = {
     "option:int4-weights.block=128": Normal(0.26, 0.15),
     "option:int4-weights.method=gptq": Normal(-0.26, 0.15),
     "option:int4-weights.ops=('MatMul', 'Gemm')": Normal(-0.3, 0.2),
-    "step:smooth-quant": Normal(-1.0, 1.0),
+    "step:smooth-quant": Normal(-1.5, 1.0),
     "step:adaptive-rounding": Normal(-0.6, 0.6),
     "step:bias-correction": Normal(-0.4, 0.6),
     "step:cross-layer-equalization": Normal(-0.2, 0.4),

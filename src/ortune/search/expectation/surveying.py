@@ -14,7 +14,8 @@ from ortune.quantization.roles import PREPARES, Role, role
 from ortune.regions.mixing import mixable, parted
 from ortune.regions.survey import SurveyRequest
 from ortune.search.expectation.candidates import REGIONS
-from ortune.search.expectation.expectations import Expectations, Expected
+from ortune.search.expectation.durations import Durations
+from ortune.search.expectation.expectations import Expected
 from ortune.search.expectation.strain import floor, lost, lost_at
 from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
@@ -68,11 +69,11 @@ def surveys(view: View) -> list[WantedSurvey]:
     room = longest_s(view)
     if not view.by_region or room <= 0 or view.space.exact or _layers(view) < FEWEST:
         return []
-    expected, alone = Expectations(view), _alone_s(view)
+    durations, alone = Durations(view), _alone_s(view)
     found = []
     for trial in _surveyable(view):
-        needed = _survey_s(trial.plan.recipe, _pair_s(trial), alone, expected)
-        follows = expected.durations.of(trial.plan)
+        needed = _survey_s(trial.plan.recipe, _pair_s(trial), alone, durations)
+        follows = durations.of(trial.plan)
         if needed <= room and needed + follows <= view.spare and (gain := _gain(trial, view)):
             # A survey of all the time that there is leaves none for the mixtures that it is for;
             # what keeps the budget has little to gain, and stays as short as promised.
@@ -166,18 +167,21 @@ class Bases:
 
     Args:
         view: Of the search.
-        expected: By its records.
     """
 
-    def __init__(self, view: View, expected: Expectations) -> None:
-        self._view, self._expected, self._room = view, expected, longest_s(view)
+    def __init__(self, view: View) -> None:
+        self._view, self._durations, self._room = view, Durations(view), longest_s(view)
         able = view.by_region and not view.space.exact and view.wanted.prefer == "speed"
         self._able = able and self._room > 0 and _layers(view) >= FEWEST
         self._alone = _alone_s(view) if self._able else 0.0
         self._known = {one.plan.recipe.steps for one in view.surveys}
+        self._at_hand = max((one.gain for one in surveys(view)), default=0.0)
 
     def of(self, plan: Plan, known: Expected) -> tuple[float, float]:
-        """Return what mixtures of a plan may gain, and the seconds of survey and first mixture."""
+        """Return what mixtures of a plan may gain, and the seconds of survey and first mixture.
+
+        What plans that were tried may begin with needs no other plan.
+        """
         budget = self._view.budget
         if not self._able or budget is None or not plan.recipe.lossy:
             return 0.0, 0.0
@@ -185,16 +189,16 @@ class Bases:
             return 0.0, 0.0
         if plan.recipe.steps in self._known or isinstance(plan.backend, Bucketed):
             return 0.0, 0.0
-        running = self._expected.durations.running_s(plan)
-        needed = _survey_s(plan.recipe, running / 2, self._alone, self._expected)
+        running = self._durations.running_s(plan)
+        needed = _survey_s(plan.recipe, running / 2, self._alone, self._durations)
         if needed > self._room or known.seconds + needed + running > self._view.spare:
             return 0.0, 0.0
         gone = lost_at(known.strain.mean, budget)
-        gain = _mixed(known.latency, gone, plan, self._view)
-        return (1 - known.keeps) * gain, needed + running
+        gain = _mixed(known.latency, gone, plan, self._view) - self._at_hand
+        return (1 - known.keeps) * max(0.0, gain), needed + running
 
 
-def _survey_s(recipe: Recipe, pair: float, alone: float, expected: Expectations) -> float:
+def _survey_s(recipe: Recipe, pair: float, alone: float, durations: Durations) -> float:
     """Return the seconds that a survey needs to be of use.
 
     Args:
@@ -203,7 +207,7 @@ def _survey_s(recipe: Recipe, pair: float, alone: float, expected: Expectations)
         alone: Of running all regions by themselves: `_alone_s`.
     """
     steps = (step for step in recipe.steps if role(step) not in PREPARES)
-    built = expected.durations.building_s(Recipe(recipe.name, tuple(steps)))
+    built = durations.building_s(Recipe(recipe.name, tuple(steps)))
     return _BUILDS * built + _TIMED * pair + alone
 
 
