@@ -24,6 +24,8 @@ from ortune.regions.switched import SWITCHES
 
 MOST = 32
 """Samples at most."""
+_PAIRED = 1.3
+"""Runs a region, with those of neighbours that lose much."""
 FEWEST = 4
 """Samples that are run however little time there is."""
 Start: TypeAlias = Callable[[Path, str], Worker]
@@ -118,7 +120,7 @@ class AccuracyRuns:
         self._save(self._worker, self._scored.indices[:2])
         each = max(1e-6, self._clock() - began) / len(self._scored.indices[:2])
         if not samples:
-            fits = int(seconds / (each * (1 + len(self._forms.all))))
+            fits = int(seconds / (each * (1 + _PAIRED * len(self._forms.all))))
             self._scored = self._scored.thinned(max(FEWEST, min(MOST, fits)))
         self._save(self._worker, self._scored.indices)
         self._base = self._records(self._worker)[0]

@@ -19,6 +19,7 @@ from ortune.model.io import file, names
 from ortune.recipe.material import Material
 from ortune.regions.grouping import By, Region, regions
 from ortune.regions.leaving import alone, leaving
+from ortune.regions.neighbours import neighbours
 from ortune.regions.switched import Switched
 from ortune.transforms.raise_opset import RaiseOpset
 
@@ -51,11 +52,17 @@ class Forms:
         joint: The switched model, in float while no switch is on.
         switches: How many it has.
         all: In the graph's order.
+        pairs: Neighbours among them, by name.
     """
 
     joint: Path
     switches: int
     all: tuple[Form, ...]
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    def named(self, name: str) -> Form:
+        """Return a region's form."""
+        return next(form for form in self.all if form.region.name == name)
 
 
 def as_given(path: Path, step: Quantizer) -> ir.Model:
@@ -103,6 +110,7 @@ def prepare(
     edit.inline(plain)
     leaving(step, plain, every).probes(plain)  # the exact rewrites that it does first
     edit.take_notes(plain)
+    pairs = neighbours(plain, found)
     probes = [probe for own in steps for probe in own.probes(plain.clone())]
     answers = _answers(plain, probes, material, ranges, sink)
     board = Switched(plain, len(found)) if joint else None
@@ -118,7 +126,7 @@ def prepare(
         made.append(form)
     model, count = (plain, 0) if board is None else (board.model, len(found))
     saved = file.save(model, folder / "switched.onnx", durable=False)
-    return Forms(saved, count, tuple(made))
+    return Forms(saved, count, tuple(made), pairs)
 
 
 def _answers(

@@ -48,13 +48,27 @@ class Border:
 
 
 @dataclass(frozen=True)
+class Both:
+    """Two regions that lose less where both take a precision than they do one at a time.
+
+    Attributes:
+        cost: That is in the cost of either, and is lost once.
+    """
+
+    one: str
+    two: str
+    precision: str
+    cost: float
+
+
+@dataclass(frozen=True)
 class Solution:
     """A precision for every region.
 
     Attributes:
         chosen: Region -> precision, in the order of the regions.
         time: Sum over regions and borders.
-        cost: Sum over regions, uncorrected.
+        cost: Sum over regions, less what pairs lose once; uncorrected.
     """
 
     chosen: Mapping[str, str]
@@ -72,12 +86,14 @@ def solve(
     allowed: float,
     *,
     correction: float = 1.0,
+    pairs: Sequence[Both] = (),
 ) -> Solution | None:
     """Return the fastest choice whose summed cost, corrected, keeps what is allowed.
 
     An integer programme: x[region, precision] is 0 or 1, one a region; y[border] is 1 where its
-    sides differ. Of solutions as fast the one of least cost is taken. One thread, no randomness:
-    equal questions, equal answers, unless the time limit ends the search of a very large one.
+    sides differ; z[pair] may be 1 where both take its precision. Of solutions as fast the one of
+    least cost is taken. One thread, no randomness: equal questions, equal answers, unless the time
+    limit ends the search of a very large one.
 
     Args:
         choices: Region -> its precisions. One whose time or cost is not finite is not taken; a
@@ -85,38 +101,41 @@ def solve(
         borders: Between these regions; none costs less than nothing.
         allowed: Most that the costs may sum up to; infinity takes the fastest of all.
         correction: Measured over predicted cost, above 0.
+        pairs: Of these regions; those of a precision that one is not offered do not count.
 
     Returns:
         None where even the least costs exceed what is allowed.
 
     Raises:
-        ValueError: A region has nothing to choose, a border is negative or of a region that is
-            not there, or `allowed` or `correction` is no such number.
+        ValueError: A region has nothing to choose, a border or a pair is negative, or of a region
+            that is not there, or `allowed` or `correction` is no such number.
     """
     offered = {name: [one for one in some if one.measured] for name, some in choices.items()}
-    _demand(offered, borders, allowed, correction)
-    least = math.fsum(min(one.cost for one in some) for some in offered.values())
+    _demand(offered, (*borders, *pairs), allowed, correction)
+    own = (min(one.cost for one in some) for some in offered.values())
+    least = math.fsum([*own, *(-pair.cost for pair in pairs)])
     if least * correction > allowed:
         return None
     if not offered:
         return Solution({}, 0.0, 0.0)
-    programme = _Programme(offered, borders, allowed / correction)
+    programme = _Programme(offered, borders, pairs, allowed / correction)
     return programme.solution()
 
 
 def _demand(
     offered: Mapping[str, Sequence[Choice]],
-    borders: Sequence[Border],
+    between: Sequence[Border | Both],
     allowed: float,
     correction: float,
 ) -> None:
     if empty := [name for name, some in offered.items() if not some]:
         raise ValueError(f"region '{empty[0]}' has no precision with a finite time and cost")
-    for border in borders:
-        if not 0 <= border.time < math.inf:
-            raise ValueError(f"a border costs {border.time}")
-        if lost := {border.one, border.two} - offered.keys():
-            raise ValueError(f"a border is of '{min(lost)}', which is no region")
+    for one in between:
+        kind, value = ("border", one.time) if isinstance(one, Border) else ("pair", one.cost)
+        if not 0 <= value < math.inf:
+            raise ValueError(f"a {kind} costs {value}")
+        if lost := {one.one, one.two} - offered.keys():
+            raise ValueError(f"a {kind} is of '{min(lost)}', which is no region")
     if math.isnan(allowed):
         raise ValueError("what is allowed is not a number")
     if not 0 < correction < math.inf:
@@ -124,32 +143,37 @@ def _demand(
 
 
 class _Programme:
-    """Columns are choices, then borders; rows are regions, sides of borders, and the limit."""
+    """Columns are choices, borders, pairs; rows are regions, sides of both, and the limit."""
 
     def __init__(
         self,
         offered: Mapping[str, Sequence[Choice]],
         borders: Sequence[Border],
+        pairs: Sequence[Both],
         allowed: float,
     ) -> None:
         self._offered, self._borders = offered, [b for b in borders if b.time]
         self._columns = [(name, one) for name, some in offered.items() for one in some]
         self._at = {(name, one.precision): at for at, (name, one) in enumerate(self._columns)}
+        known = (p for p in pairs if all(side in self._at for side in self._sides(p)))
+        self._pairs = [pair for pair in known if pair.cost]
         self._allowed = allowed
         self._time = _scale([one.time for _, one in self._columns])
         self._cost = _scale([one.cost for _, one in self._columns])
 
-    def solution(self) -> Solution:
-        """Solve for the time, then for the least cost at that time."""
+    def solution(self) -> Solution | None:
+        """Solve for the time, then for the least cost at that time; None where nothing fits."""
         highs, infinity = self._posed()
         times = [one.time / self._time for _, one in self._columns]
         times += [border.time / self._time for border in self._borders]
+        times += [0.0] * len(self._pairs)
         taken = self._run(highs, times)
+        if highs.modelStatusToString(highs.getModelStatus()) == "Infeasible":
+            return None
         fastest = math.fsum(t for t, x in zip(times, taken, strict=True) if x)
         every = list(range(len(times)))
         highs.addRow(-infinity, fastest + _GAP * max(1.0, abs(fastest)), len(every), every, times)
-        costs = [one.cost / self._cost for _, one in self._columns] + [0.0] * len(self._borders)
-        again = self._run(highs, costs)
+        again = self._run(highs, self._costs())
         found, first = self._read(again), self._read(taken)
         # Tolerances of the solver let a row be missed by a millionth.
         return found if found.time <= first.time or found.cost < first.cost else first
@@ -166,7 +190,8 @@ class _Programme:
         highs.setOptionValue("mip_rel_gap", 0.0)
         highs.setOptionValue("mip_abs_gap", 0.0)
         highs.setOptionValue("time_limit", LONGEST_S)
-        count = len(self._columns) + len(self._borders)
+        first = len(self._columns) + len(self._borders)
+        count = first + len(self._pairs)
         for at in range(count):
             highs.addVar(0.0, 1.0)
             highs.changeColIntegrality(at, highspy.HighsVarType.kInteger)
@@ -176,11 +201,22 @@ class _Programme:
             highs.addRow(1.0, 1.0, len(row), row, [1.0] * len(row))
         for index, border in enumerate(self._borders, len(self._columns)):
             self._bordered(highs, index, border, infinity)
+        for index, pair in enumerate(self._pairs, first):  # z <= x of either side
+            for side in self._sides(pair):
+                highs.addRow(-infinity, 0.0, 2, [index, self._at[side]], [1.0, -1.0])
         if math.isfinite(self._allowed):
-            row = list(range(len(self._columns)))
-            costs = [one.cost / self._cost for _, one in self._columns]
-            highs.addRow(-infinity, self._allowed / self._cost, len(row), row, costs)
+            row = list(range(count))
+            highs.addRow(-infinity, self._allowed / self._cost, count, row, self._costs())
         return highs, infinity
+
+    def _costs(self) -> list[float]:
+        """Return what each column adds to the cost."""
+        own = [one.cost / self._cost for _, one in self._columns]
+        return [*own, *[0.0] * len(self._borders), *(-p.cost / self._cost for p in self._pairs)]
+
+    @staticmethod
+    def _sides(pair: Both) -> tuple[tuple[str, str], ...]:
+        return (pair.one, pair.precision), (pair.two, pair.precision)
 
     def _bordered(self, highs: Any, index: int, border: Border, infinity: float) -> None:
         """Add y >= x[one, p] - x[two, p] for every precision of either side."""
@@ -204,10 +240,15 @@ class _Programme:
         between = (
             b.time for b in self._borders if chosen[b.one].precision != chosen[b.two].precision
         )
+        once = (
+            -pair.cost
+            for pair in self._pairs
+            if all(chosen[name].precision == precision for name, precision in self._sides(pair))
+        )
         return Solution(
             {name: one.precision for name, one in chosen.items()},
             math.fsum([*(one.time for one in chosen.values()), *between]),
-            math.fsum(one.cost for one in chosen.values()),
+            math.fsum([*(one.cost for one in chosen.values()), *once]),
         )
 
 

@@ -54,6 +54,22 @@ class RegionCost:
 
 
 @dataclass(frozen=True)
+class SharedCost:
+    """What two neighbouring regions lose each alone and together once.
+
+    What flows between them is rounded for either, so that leaving one in float does not bring it
+    back.
+
+    Attributes:
+        cost: In the metric's unit: both single costs less that of the two together.
+    """
+
+    one: str
+    two: str
+    cost: float
+
+
+@dataclass(frozen=True)
 class Survey:
     """All regions of one plan.
 
@@ -61,10 +77,12 @@ class Survey:
         key: Of the plan's trial.
         regions: In the graph's order.
         whole_cost: What the metric loses with all regions at that precision, on the samples that
-            the regions' costs were taken on: single costs add up to about this.
+            the regions' costs were taken on: single costs, without what neighbours share, add up
+            to about this.
         unit: Of accuracy costs, in words.
         seconds: What the survey took.
         error: Why there is no survey; empty where there is one.
+        shared: Of neighbours that lose much.
     """
 
     key: str
@@ -74,6 +92,7 @@ class Survey:
     unit: str = ""
     seconds: float = 0.0
     error: str = ""
+    shared: tuple[SharedCost, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 import onnx
 import pytest
 from tests.surveying import context
-from tests.unit.quantizing import normal
-from tests.unit.regions.models import transformer
+from tests.unit.quantizing import model_of, normal
+from tests.unit.regions.models import HEADER, transformer
 
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadData
@@ -111,8 +111,13 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
     yield made
 
 
-def surveyed(known: Context, script: Script, seconds: float = 100.0) -> Survey:
-    step = parse(Quantizer, "int8-dynamic(min_side=8)")
+def surveyed(
+    known: Context,
+    script: Script,
+    seconds: float = 100.0,
+    quantizer: str = "int8-dynamic(min_side=8)",
+) -> Survey:
+    step = parse(Quantizer, quantizer)
     plan = Plan(Recipe("int8", (step,)), Cpu(threads=1))
     job = known.worker_job(known.models, known.job.baseline, known.root / "live")
     with Inside(script, job) as live:
@@ -138,6 +143,27 @@ def test_every_region_has_a_cost_and_a_gain(tmp_path: Path, script: Script) -> N
         sum(region.accuracy_cost.value for region in found.regions), rel=0.5
     )
     assert found.seconds == script.now
+
+
+def test_what_two_neighbours_lose_of_the_same_rounding_is_counted_once(
+    tmp_path: Path, script: Script
+) -> None:
+    made = model_of(
+        f"""{HEADER}\ng (float[1,8,8,8] x) => (float[1,8,6,6] y) {{
+        p = Conv<pads=[1,1,1,1]>(x, a) q = Conv<pads=[1,1,1,1]>(p, b) y = Conv(q, c) }}""",
+        {name: normal(8, 8, 3, 3, seed=at) for at, name in enumerate("abc")},
+    )
+    samples = [{"x": normal(1, 8, 8, 8, seed=seed)} for seed in range(6)]
+    known = context(tmp_path / "run", made, samples, by_operator={"Conv": 0.9})
+    found = surveyed(known, script, quantizer="int8-static")
+    assert not found.error
+    costs = {one.region: one.accuracy_cost.value for one in found.regions}
+    first, middle, last = costs
+    shared = {(one.one, one.two): one.cost for one in found.shared}
+    assert set(shared) == {(first, middle), (middle, last)}
+    assert all(0 < cost <= min(costs[n] for n in pair) for pair, cost in shared.items())
+    summed = sum(costs.values())
+    assert abs(summed - sum(shared.values()) - found.whole_cost) < summed - found.whole_cost
 
 
 def test_twelve_blocks_take_the_comparisons_of_one(tmp_path: Path, script: Script) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortune.regions.programme import Border, Choice, Solution, solve
+from ortune.regions.programme import Border, Both, Choice, Solution, solve
 
 GRID = st.integers(-20, 20).map(lambda n: n / 10)
 COSTS = st.integers(0, 20).map(lambda n: n / 10)
@@ -19,7 +19,9 @@ PRECISIONS = ("float", "int8", "weights")
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[dict[str, list[Choice]], list[Border], float]:
+def problems(
+    draw: st.DrawFn,
+) -> tuple[dict[str, list[Choice]], list[Border], list[Both], float]:
     names = [f"r{i}" for i in range(draw(st.integers(1, 6)))]
     choices = {
         name: [Choice(p, draw(GRID), draw(COSTS)) for p in PRECISIONS[: draw(st.integers(1, 3))]]
@@ -28,17 +30,27 @@ def problems(draw: st.DrawFn) -> tuple[dict[str, list[Choice]], list[Border], fl
     pairs = st.tuples(st.sampled_from(names), st.sampled_from(names))
     found = draw(st.lists(pairs, max_size=4, unique=True))
     borders = [Border(a, b, draw(COSTS)) for a, b in found if a != b]
-    return choices, borders, draw(st.integers(0, 60)) / 10 + 0.03
+    found = draw(st.lists(pairs, max_size=3, unique=True))
+    both = [Both(a, b, draw(st.sampled_from(PRECISIONS)), draw(COSTS)) for a, b in found if a != b]
+    return choices, borders, both, draw(st.integers(0, 60)) / 10 + 0.03
 
 
 def by_hand(
-    choices: dict[str, list[Choice]], borders: list[Border], allowed: float
+    choices: dict[str, list[Choice]],
+    borders: list[Border],
+    pairs: list[Both],
+    allowed: float,
 ) -> tuple[float, float] | None:
     """Return the least time, and of it the least cost, over every combination."""
     best = None
     for combination in itertools.product(*choices.values()):
         taken = dict(zip(choices, combination, strict=True))
-        cost = sum(one.cost for one in combination)
+        once = (
+            pair.cost
+            for pair in pairs
+            if taken[pair.one].precision == pair.precision == taken[pair.two].precision
+        )
+        cost = sum(one.cost for one in combination) - sum(once)
         differ = (b for b in borders if taken[b.one].precision != taken[b.two].precision)
         time = sum(one.time for one in combination) + sum(b.time for b in differ)
         found = (round(time, 6), round(cost, 6))
@@ -50,18 +62,18 @@ def by_hand(
 @settings(deadline=None, max_examples=150)
 @given(problems(), st.sampled_from([0.5, 1.0, 2.0]))
 def test_it_is_as_good_as_every_combination(
-    problem: tuple[dict[str, list[Choice]], list[Border], float], correction: float
+    problem: tuple[dict[str, list[Choice]], list[Border], list[Both], float], correction: float
 ) -> None:
-    choices, borders, allowed = problem
-    found = solve(choices, borders, allowed, correction=correction)
-    wanted = by_hand(choices, borders, allowed / correction)
+    choices, borders, pairs, allowed = problem
+    found = solve(choices, borders, allowed, correction=correction, pairs=pairs)
+    wanted = by_hand(choices, borders, pairs, allowed / correction)
     if wanted is None:
         assert found is None
         return
     assert found is not None
     assert (found.time, found.cost) == pytest.approx(wanted, abs=1e-5)
     assert list(found.chosen) == list(choices)
-    assert found == solve(choices, borders, allowed, correction=correction)
+    assert found == solve(choices, borders, allowed, correction=correction, pairs=pairs)
 
 
 def test_what_costs_most_for_its_time_is_left_out() -> None:
@@ -79,6 +91,25 @@ def test_what_costs_most_for_its_time_is_left_out() -> None:
     everything = solve(regions, [], math.inf)
     assert everything is not None
     assert everything.of("int8") == ("fragile", "sound")
+
+
+def test_what_flows_between_two_goes_back_with_both() -> None:
+    """On EfficientNet-Lite0 two layers lost 0.26 and 0.32 of all by themselves. Either left in
+    float brought nothing, both 0.34: what they lose is the rounding of what is between them."""
+    regions = {
+        name: [Choice("float", 0.0, 0.0), Choice("int8", -0.1, cost)]
+        for name, cost in (("a", 0.4), ("b", 0.4), ("c", 0.3))
+    }
+    alone = solve(regions, [], 0.7)
+    assert alone is not None
+    assert len(alone.of("float")) == 1
+    pairs = [Both("a", "b", "int8", 0.4)]
+    found = solve(regions, [], 0.5, pairs=pairs)
+    assert found is not None
+    assert (found.of("float"), found.cost) == (("c",), pytest.approx(0.4))
+    both = solve(regions, [], 0.3, pairs=pairs)
+    assert both is not None
+    assert both.of("float") == ("a", "b")
 
 
 def test_a_border_keeps_neighbours_together() -> None:

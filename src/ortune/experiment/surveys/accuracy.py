@@ -20,8 +20,11 @@ from ortune.metrics.snr import Snr
 from ortune.regions.costs import MOST, AccuracyRuns, Scored
 from ortune.regions.forms import Forms
 from ortune.regions.losses import Loss
+from ortune.regions.survey import SharedCost
 
 _ORACLE = Cpu(level="basic")
+_LITTLE = 0.01
+"""Of what the whole costs, below which what neighbours may share is not asked for."""
 
 
 class Accuracies:
@@ -80,7 +83,8 @@ class Accuracies:
         known, metric = self._known, self._context.budget.metric
         if self._context.evaluate:
             metric = Snr(share=0)
-        if known.whole is not None and all(form.region.name in known.costs for form in forms.all):
+        alone = all(form.region.name in known.costs for form in forms.all)
+        if known.whole is not None and alone and not self._pairs(forms):
             return Loss.of(metric).unit, known.whole.cost.value
         with AccuracyRuns(
             forms, self._scored(), metric, self._folder, self._start, self._clock
@@ -100,7 +104,30 @@ class Accuracies:
                     break
                 self._sink(Progress("running regions alone", at, len(forms.all)))
                 known.add(costs.alone(form), self._since())
+            for one, two in self._pairs(forms):
+                if self._clock() > latest:
+                    break
+                both = costs.together((forms.named(one), forms.named(two)))
+                known.add(self._shared(one, two, both.value), self._since())
         return costs.loss.unit, known.whole.cost.value if known.whole else math.nan
+
+    def _pairs(self, forms: Forms) -> list[tuple[str, str]]:
+        """Return the neighbours whose shared cost is not known and may be much, the most first."""
+        known, most = self._known, self._known.whole
+        own = {name: one.cost.value for name, one in known.costs.items() if not one.error}
+        switched = {form.region.name for form in forms.all if form.switch is not None}
+        found = {
+            pair: min(own[name] for name in pair)
+            for pair in forms.pairs
+            if pair not in known.shared and set(pair) <= own.keys() & switched
+        }
+        least = _LITTLE * most.cost.value if most is not None else math.inf
+        return sorted((one for one in found if found[one] > least), key=lambda one: -found[one])
+
+    def _shared(self, one: str, two: str, both: float) -> SharedCost:
+        """Return what of two regions' single costs is the same: no more than either has."""
+        own = [self._known.costs[name].cost.value for name in (one, two)]
+        return SharedCost(one, two, max(0.0, min(*own, sum(own) - both)))
 
     def _since(self) -> float:
         last, self._last = self._last, self._clock()

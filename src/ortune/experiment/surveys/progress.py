@@ -14,6 +14,7 @@ from ortune.core.plugins import codec, stored
 from ortune.core.trial import Interval
 from ortune.regions.costs import AccuracyCost
 from ortune.regions.gains import Gain
+from ortune.regions.survey import SharedCost
 
 FOLDER = "surveys"
 """In a run's folder, with a file ``KEY.jsonl`` a survey."""
@@ -52,10 +53,11 @@ class Compared:
     ratio: Interval
 
 
-Entry: TypeAlias = Begun | AccuracyCost | Whole | Compared | Gain
+Entry: TypeAlias = Begun | AccuracyCost | SharedCost | Whole | Compared | Gain
 _KINDS: dict[str, type[Entry]] = {
     "begun": Begun,
     "cost": AccuracyCost,
+    "shared": SharedCost,
     "whole": Whole,
     "compared": Compared,
     "gain": Gain,
@@ -68,6 +70,7 @@ class SurveyProgress:
     Attributes:
         begun: None before its first run.
         costs: Region -> what it costs.
+        shared: Two regions -> what of their costs is the same.
         gains: Pattern -> what a region of it saves.
         seconds: That they took, those of a survey that was killed too.
     """
@@ -83,6 +86,7 @@ class SurveyProgress:
         self.whole: Whole | None = None
         self.compared: Compared | None = None
         self.costs: dict[str, AccuracyCost] = {}
+        self.shared: dict[tuple[str, str], SharedCost] = {}
         self.gains: dict[str, Gain] = {}
         self.seconds = 0.0
         cut_torn(self._path)
@@ -113,6 +117,8 @@ class SurveyProgress:
                 self.compared = entry
             case AccuracyCost():
                 self.costs[entry.region] = entry
+            case SharedCost():
+                self.shared[entry.one, entry.two] = entry
             case Gain():
                 self.gains[entry.pattern] = entry
 

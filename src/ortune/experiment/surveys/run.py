@@ -135,7 +135,8 @@ class _Survey:
             _joined(form, self._known.costs.get(form.region.name), timing.of(form))
             for form in forms.all
         )
-        return Survey("", self._plan, regions, whole, unit)
+        shared = tuple(self._known.shared.values())
+        return Survey("", self._plan, regions, whole, unit, shared=shared)
 
     def _prefix(self) -> Path:
         """Return the model as the deciding step gets it."""

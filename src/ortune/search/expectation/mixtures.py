@@ -17,7 +17,7 @@ from functools import cached_property
 from ortune.core.budget import Budget
 from ortune.core.trial import Plan, Status, Trial
 from ortune.regions.mixing import GivenBack, mixed, parted
-from ortune.regions.programme import Choice, Solution, solve
+from ortune.regions.programme import Both, Choice, Solution, solve
 from ortune.regions.survey import RegionCost, Survey
 from ortune.search.expectation.candidates import REGIONS, Candidate
 from ortune.search.expectation.expectations import Expectations, Expected
@@ -105,7 +105,7 @@ class Mixing:
         found = []
         for curve in [*self._curves, *free]:
             room = math.inf if curve is None else curve.room(self._above(_AIM))
-            solution = solve(self._choices, (), room)
+            solution = solve(self._choices, (), room, pairs=self._shared)
             if solution is not None and solution.of(_OWN):
                 parts = self._given(solution)
                 found += [(curve, parts)] if parts else []
@@ -181,7 +181,13 @@ class Mixing:
     def _unmeasured(self) -> frozenset[str]:
         return frozenset(name for name, (own, *_) in self._choices.items() if not own.measured)
 
+    @cached_property
+    def _shared(self) -> Sequence[Both]:
+        """What neighbours lose once where both are as the plan has them."""
+        return [Both(one.one, one.two, _OWN, one.cost) for one in self.survey.shared]
+
     def _summed(self, parts: GivenBack) -> float:
+        """Return the single losses of what is not given back, without what is counted twice."""
         loses = self.storing.loses if self.storing is not None else 0.0
         share = dict.fromkeys(parts.left, 0.0) | dict.fromkeys(parts.stored, loses)
         taken = (
@@ -189,7 +195,9 @@ class Mixing:
             for name, (own, *_) in self._choices.items()
             if own.measured
         )
-        return math.fsum(taken)
+        back = parts.left | parts.stored
+        once = (-pair.cost for pair in self._shared if not back & {pair.one, pair.two})
+        return max(0.0, math.fsum([*taken, *once]))
 
     @cached_property
     def _curves(self) -> Sequence[LossCurve]:

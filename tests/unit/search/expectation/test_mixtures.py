@@ -23,7 +23,7 @@ from ortune.quantizers.int8_weights import Int8Weights
 from ortune.quantizers.smooth_quant import SmoothQuant
 from ortune.recipe.space import Space, Target
 from ortune.regions.mixing import GivenBack, mixed
-from ortune.regions.survey import RegionCost, Survey
+from ortune.regions.survey import RegionCost, SharedCost, Survey
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.mixture import Mixture
 from ortune.search.expectation.mixtures import MOST, Mixing, expected_mixtures, mixtures
@@ -351,6 +351,19 @@ def test_a_plan_that_probably_fails_is_worth_what_its_mixtures_may_gain() -> Non
     gain, seconds = Bases(view(None)).of(other, expected)
     assert gain > 0.05
     assert 0.5 < seconds < 10.0
+
+
+def test_neighbours_that_share_what_they_lose_go_back_together() -> None:
+    """Either alone brings nothing: the other rounds what flows between them as well."""
+    regions = region("a", 0.3, 0.05), region("b", 0.3, 0.05), region("c", 0.1, 0.05)
+    alone = survey(*regions)
+    together = replace(alone, shared=(SharedCost("a", "b", 0.3),))
+    whole = trial(WHOLE, 0.4, 1.3)
+    one, two = first(alone, whole), first(together, whole)
+    assert one is not None and two is not None
+    assert len(one.left) == 1
+    assert two.left == ("a", "b")
+    assert two.lost == pytest.approx(1.3 * 0.1 / 0.4)
 
 
 def test_a_base_is_worth_what_it_adds_to_those_at_hand() -> None:
