@@ -30,8 +30,6 @@ from ortune.search.reserve import Reserve
 
 FINALISTS = 3
 """Plans that are re-measured at the end; as many before it, where a target may end the search."""
-_FIRST = 2
-"""Plans, besides what is screened, that half of what is left is for."""
 _SET_UP = 0.25
 """Share of the time budget from which set-up does not count against it."""
 _TOLD = 200  # plans that an ending names as not tried, at most
@@ -198,10 +196,9 @@ class _Loop:
         known = self.context
         trials = [trial for trial in self._current() if trial not in self.closing]
         left = self.aim.left() + sum(trial.seconds for trial in self.closing)
-        found = self._candidates()
-        back = self._reserve(trials).kept_back(found, FINALISTS, self.aim.seconds)
-        if sum(t.taken("search") for t in trials[1:]) < _FIRST:
-            back = min(back, left / 2)
+        back = self._reserve(trials).kept_back(
+            self._candidates(), FINALISTS, self.aim.seconds, left
+        )
         return View(
             *(known.facts, space, trials, left, self.aim.seconds, known.budget),
             kept_back=back,

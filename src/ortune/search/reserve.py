@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -16,8 +17,12 @@ _MOST, _MORE = 0.6, 0.15
 _TRIED_S, _OF_SHORT = 18.0, 0.4
 """Seconds that are left for plans in any case, short of which it is the rest of this share of the
 time budget: ten processes alone may take 15 s, and a short search could try nothing."""
+_FIRST = 2
+"""Plans, besides what is screened, that half of what is left is for."""
 _OVER = 0.05
 """Share of the time budget by which the last plan may overrun its time."""
+_LATE_S = 3.0
+"""Seconds more that all may."""
 _LONGER = 1.5
 """Times that bursts of a finalist are longer than those of the search."""
 
@@ -85,18 +90,33 @@ class Reserve:
         """What follows: outputs of the original and the winner are kept, each by a process."""
         return 2 * self.start_s
 
-    def kept_back(self, candidates: Sequence[Trial], finalists: int, total: float) -> float:
+    def kept_back(
+        self,
+        candidates: Sequence[Trial],
+        finalists: int,
+        total: float,
+        left: float = math.inf,
+    ) -> float:
         """Return the seconds to keep back for the finalists and the end.
 
         What comes beyond the first finalist has its seconds whole or, where they are too many, not
         at all: half of a finalist is none. The history has what they leave: a plan that may win is
-        worth more than a row that explains.
+        worth more than a row that explains. Half of what is left is for the first plans where the
+        shortest final fits: what was only screened is little to end with.
 
         Args:
             candidates: Plans that may become finalists, fastest first.
             finalists: At most.
             total: The time budget.
+            left: Of it.
         """
+        back = self._wanted(candidates, finalists, total)
+        if sum(trial.taken("search") for trial in self.trials[1:]) >= _FIRST:
+            return back
+        shortest = self.fixed_s(candidates[0]) - _OVER * total - _LATE_S if candidates else 0.0
+        return min(back, max(left / 2, shortest))
+
+    def _wanted(self, candidates: Sequence[Trial], finalists: int, total: float) -> float:
         over = max(0.0, self.row_s - _OVER * total)
         most = min(_MOST * total, max(_OF_SHORT * total, total - _TRIED_S))
         if not candidates:  # something has to be found first: the shortest final, no history

@@ -519,38 +519,6 @@ def test_no_plan_is_begun_in_the_time_of_the_finalists(run: Callable[..., Study]
     assert study.finished == "time"
 
 
-@pytest.mark.parametrize(
-    ("ratio", "needed", "kept"),
-    [
-        ((1.2, 0.5, 0.5), 90.0, [50.0, 45.0, 90.0]),
-        ((0.5, 0.5, 0.5), 90.0, [50.0, 45.0, 90.0]),
-        ((1.2, 1.2, 1.2), 20.0, [20.0, 20.0, 20.0]),
-    ],
-    ids=["nothing found", "found", "no more than is needed"],
-)
-def test_half_of_what_is_left_is_for_the_first_two_plans(
-    run: Callable[..., Study],
-    monkeypatch: pytest.MonkeyPatch,
-    ratio: tuple[float, ...],
-    needed: float,
-    kept: list[float],
-) -> None:
-    """Searches on slow machines ended after 14 of 60 s: the finals, of nothing in one, and of the
-    untouched model at 0.8 of its time in another, were to take the rest."""
-    seen: list[float] = []
-
-    class Watching(Given):
-        def next(self, view: View) -> Proposal | None:
-            seen.append(view.kept_back)
-            return super().next(view)
-
-    monkeypatch.setattr(loop.Reserve, "kept_back", lambda *_: needed)
-    clock = Clock()
-    script = Script(ratios=ratios(*ratio), passes=lambda: clock.turn(10.0))
-    run(script, PLANS[:3], Watching, clock=clock)
-    assert seen[:3] == kept
-
-
 def test_ctrl_c_before_anything_is_known_is_passed_on(
     run: Callable[..., Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:

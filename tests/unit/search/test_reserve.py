@@ -178,3 +178,22 @@ def test_without_a_candidate_the_original_stands_for_one_timed_as_shortly_as_can
     assert reserve.kept_back([], 3, 20.0) == pytest.approx(8.0)
     over = Reserve([BASE, FAR], 4.0, SAMPLES).kept_back([], 3, 90.0)
     assert over == pytest.approx(expected + 0.5), "the last plan may overrun by a twentieth"
+
+
+@pytest.mark.parametrize(("tried", "kept"), [(0, 50.0), (1, 50.0), (2, 90.0)])
+def test_half_of_what_is_left_is_for_the_first_two_plans(
+    tried: int, kept: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Searches on slow machines ended after 14 of 60 s: the finals, of nothing in one, and of the
+    untouched model at 0.8 of its time in another, were to take the rest."""
+    monkeypatch.setattr(Reserve, "final_s", lambda *_: 87.0)
+    screened = [replace(FAR, effort="screen")] * 2
+    reserve = Reserve([BASE, *screened, *[FAR] * tried], 4.0, SAMPLES)
+    assert reserve.kept_back([FAST], 1, 200.0, 100.0) == pytest.approx(kept)
+    assert reserve.kept_back([FAST], 1, 200.0, 190.0) == pytest.approx(90.0), "no more than that"
+
+
+def test_the_shortest_final_has_its_time_but_for_what_a_search_may_overrun() -> None:
+    reserve = Reserve([BASE], 4.0, SAMPLES)
+    fixed = reserve.fixed_s(FAST)
+    assert reserve.kept_back([FAST], 1, 100.0, 20.0) == pytest.approx(fixed - 8.0)
