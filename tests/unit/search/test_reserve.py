@@ -191,6 +191,18 @@ def test_half_of_what_is_left_is_for_the_first_two_plans(
     reserve = Reserve([BASE, *screened, *[FAR] * tried], 4.0, SAMPLES)
     assert reserve.kept_back([FAST], 1, 200.0, 100.0) == pytest.approx(kept)
     assert reserve.kept_back([FAST], 1, 200.0, 190.0) == pytest.approx(90.0), "no more than that"
+    unscreened = Reserve([BASE, *[FAR] * tried], 4.0, SAMPLES)
+    assert unscreened.kept_back([FAST], 1, 200.0, 100.0) == pytest.approx(kept)
+
+
+def test_without_a_candidate_no_final_needs_its_time() -> None:
+    assert Reserve([BASE], 4.0, SAMPLES).kept_back([], 3, 180.0, 1.0) == pytest.approx(0.5)
+
+
+def test_what_fits_to_the_second_is_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reserve, "final_s", lambda *_: 15.0)
+    reserve = Reserve([BASE, FAST, NEXT], 4.0, SAMPLES)
+    assert reserve.kept_back([FAST, NEXT], 3, 100.0) == pytest.approx(30.0 + reserve.closing_s)
 
 
 def test_the_shortest_final_has_its_time_but_for_what_a_search_may_overrun() -> None:
