@@ -183,8 +183,15 @@ class Mixing:
 
     @cached_property
     def _shared(self) -> Sequence[Both]:
-        """What neighbours lose once where both are as the plan has them."""
-        return [Both(one.one, one.two, _OWN, one.cost) for one in self.survey.shared]
+        """What neighbours lose once where both are as the plan has them.
+
+        Of what was not measured nothing is in the sums, and so nothing twice.
+        """
+        return [
+            Both(pair.one, pair.two, _OWN, pair.cost)
+            for pair in self.survey.shared
+            if not self._unmeasured & {pair.one, pair.two}
+        ]
 
     def _summed(self, parts: GivenBack) -> float:
         """Return the single losses of what is not given back, without what is counted twice."""
