@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from ortune.search.compare import leaders
 from ortune.search.expectation.candidates import Candidate, candidates, hopeless, screened
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.mixtures import expected_mixtures
-from ortune.search.expectation.surveying import Bases, surveys
+from ortune.search.expectation.surveying import Bases, WantedSurvey, surveys
 from ortune.search.policy import LeftOut, Policy, View
 
 _AS_BASE = "; where it fails, its regions may be mixed"
@@ -68,13 +68,13 @@ class Adaptive(Policy):
             if not view.tried(one.plan) and not hopeless(one.plan, view.alike(one.plan)):
                 return _proposal(one, "screen")
         # One plan is tried however short the time is: without any there is no finalist.
-        room = view.spare if len(view.trials) > 1 else math.inf
+        room, wanted = view.spare if len(view.trials) > 1 else math.inf, surveys(view)
         fit = (
             one
-            for one in self._ranked(view)
+            for one in self._ranked(view, wanted)
             if one.worth + one.mixed >= self.worth and one.expected.seconds <= room
         )
-        first, survey = next(fit, None), next(iter(surveys(view)), None)
+        first, survey = next(fit, None), next(iter(wanted), None)
         rate = 0.0 if first is None else first.rate
         if survey and survey.gain >= self.worth and survey.gain / survey.seconds > rate:
             return survey.request
@@ -87,7 +87,7 @@ class Adaptive(Policy):
     def left_out(self, view: View) -> LeftOut:
         """Say of every plan without a trial why it has none."""
         untried = [Untried(str(one.plan), why) for one, why in self._hopeless(view)]
-        ranked = self._ranked(view)
+        ranked = self._ranked(view, surveys(view))
         late = [one for one in ranked if one.worth >= self.worth]
         for one in ranked:
             lack = "no time left" if one.worth >= self.worth else "gains too little"
@@ -104,12 +104,13 @@ class Adaptive(Policy):
             if why := hopeless(one.plan, view.alike(one.plan)):
                 yield one, why
 
-    def _ranked(self, view: View) -> list[_Ranked]:
+    def _ranked(self, view: View, wanted: Sequence[WantedSurvey]) -> list[_Ranked]:
         """Return the plans without a trial, by expected gain per second."""
         found = [one for one in candidates(view) if not hopeless(one.plan, view.alike(one.plan))]
         known = Expectations(view)
         expected = known.of([one.plan for one in found])
-        mixed, worth, bases = expected_mixtures(view), _worth(view), Bases(view)
+        mixed, worth = expected_mixtures(view), _worth(view)
+        bases = Bases(view, known.durations, wanted)
         ranked = [_Ranked(one, of, worth(of)) for one, of in mixed.items()]
         for one, of in zip(found, expected, strict=True):
             ranked.append(_Ranked(one, of, worth(of), *bases.of(one.plan, of)))

@@ -19,10 +19,10 @@ from ortune.core.trial import Effort, Plan, Proposal, Trial, Untried
 from ortune.recipe.space import Space
 from ortune.regions.survey import Survey, SurveyRequest
 from ortune.search.compare import to_beat
+from ortune.search.reserve import OVER
 
-_OVER, _BUILT_S = 0.05, 10.0
-"""Share of the time budget by which building may overrun what is spare, and seconds that it may
-take in any case."""
+_BUILT_S = 10.0
+"""Seconds that building may take in any case."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class View:
     @property
     def build_s(self) -> float:
         """Seconds that building a plan may take: what is spare, and a little of the finalists'."""
-        return max(_BUILT_S, self.spare + _OVER * self.total)
+        return max(_BUILT_S, self.spare + OVER * self.total)
 
     @cached_property
     def to_beat(self) -> float:

@@ -19,7 +19,7 @@ _TRIED_S, _OF_SHORT = 18.0, 0.4
 time budget: ten processes alone may take 15 s, and a short search could try nothing."""
 _FIRST = 2
 """Plans, besides what is screened, that half of what is left is for."""
-_OVER = 0.05
+OVER = 0.05
 """Share of the time budget by which the last plan may overrun its time."""
 _LATE_S = 3.0
 """Seconds more that all may."""
@@ -113,11 +113,11 @@ class Reserve:
         back = self._wanted(candidates, finalists, total)
         if sum(trial.taken("search") for trial in self.trials[1:]) >= _FIRST:
             return back
-        shortest = self.fixed_s(candidates[0]) - _OVER * total - _LATE_S if candidates else 0.0
+        shortest = self.fixed_s(candidates[0]) - OVER * total - _LATE_S if candidates else 0.0
         return min(back, max(left / 2, shortest))
 
     def _wanted(self, candidates: Sequence[Trial], finalists: int, total: float) -> float:
-        over = max(0.0, self.row_s - _OVER * total)
+        over = max(0.0, self.row_s - OVER * total)
         most = min(_MOST * total, max(_OF_SHORT * total, total - _TRIED_S))
         if not candidates:  # something has to be found first: the shortest final, no history
             shortest = self.fixed_s(self.trials[0]) + stats.PAIRS * 2 * _block_s(self.trials[0])

@@ -167,15 +167,17 @@ class Bases:
 
     Args:
         view: Of the search.
+        durations: By its records.
+        known: What may be surveyed now, of it: `surveys`.
     """
 
-    def __init__(self, view: View) -> None:
-        self._view, self._durations, self._room = view, Durations(view), longest_s(view)
+    def __init__(self, view: View, durations: Durations, known: Sequence[WantedSurvey]) -> None:
+        self._view, self._durations, self._room = view, durations, longest_s(view)
         able = view.by_region and not view.space.exact and view.wanted.prefer == "speed"
         self._able = able and self._room > 0 and _layers(view) >= FEWEST
         self._alone = _alone_s(view) if self._able else 0.0
         self._known = {one.plan.recipe.steps for one in view.surveys}
-        self._at_hand = max((one.gain for one in surveys(view)), default=0.0)
+        self._at_hand = max((one.gain for one in known), default=0.0)
 
     def of(self, plan: Plan, known: Expected) -> tuple[float, float]:
         """Return what mixtures of a plan may gain, and the seconds of survey and first mixture.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.policies.test_adaptive import FACTS, view
+from tests.unit.policies.test_adaptive import CPU, FACTS, trial, view
 
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer, Recipe
+from ortune.core.trial import Plan, Proposal, Status
 from ortune.search.expectation.durations import Durations
 
 
@@ -43,3 +44,13 @@ def test_tables_are_not_rounded() -> None:
     through = 2 * 10**9 / 60e6  # both steps go through all weights
     more = with_tables.building_s(rounded) - without.building_s(rounded)
     assert more == pytest.approx(through)
+
+
+def test_what_was_given_up_took_at_least_so_long() -> None:
+    slow = recipe("adaptive-rounding", "int8-dynamic")
+    alike = recipe("adaptive-rounding", "int8-dynamic(per_channel=false)")
+    died = trial(Proposal(Plan(slow, CPU), "search"), 1.0, status=Status.FAILED, building=500.0)
+    quick = replace(died, building=0.01)
+    usual = Durations(view()).building_s(alike)
+    assert Durations(view([died])).building_s(alike) == 500.0
+    assert Durations(view([quick])).building_s(alike) == usual, "it says nothing of others"

@@ -24,6 +24,7 @@ from ortune.quantizers.smooth_quant import SmoothQuant
 from ortune.recipe.space import Space, Target
 from ortune.regions.mixing import GivenBack, mixed
 from ortune.regions.survey import RegionCost, SharedCost, Survey
+from ortune.search.expectation.durations import Durations
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.mixture import Mixture
 from ortune.search.expectation.mixtures import MOST, Mixing, expected_mixtures, mixtures
@@ -340,15 +341,19 @@ def test_regions_of_a_plan_with_corrected_biases_are_not_told_apart() -> None:
         assert bool(based(view(None), plan)[0]) == bool(found), kit
 
 
+def bases(made: View) -> Bases:
+    return Bases(made, Durations(made), surveys(made))
+
+
 def based(made: View, plan: Plan) -> tuple[float, float]:
     expected = Expectations(made)
-    return Bases(made).of(plan, expected.of([plan])[0])
+    return bases(made).of(plan, expected.of([plan])[0])
 
 
 def test_a_plan_that_probably_fails_is_worth_what_its_mixtures_may_gain() -> None:
     other = Plan(Recipe("other", (Int8Dynamic(per_channel=False),)), CPU)
     expected = Expected(Normal(-1.0, 0.1), 0.1, 1.0, strain=Normal(0.5, 0.1))
-    gain, seconds = Bases(view(None)).of(other, expected)
+    gain, seconds = bases(view(None)).of(other, expected)
     assert gain > 0.05
     assert 0.5 < seconds < 10.0
 
@@ -366,13 +371,24 @@ def test_neighbours_that_share_what_they_lose_go_back_together() -> None:
     assert two.lost == pytest.approx(1.3 * 0.1 / 0.4)
 
 
+def test_of_what_was_not_measured_nothing_is_shared() -> None:
+    """It is in no sum: nothing of it may be taken off."""
+    late = region("b", 0.3, math.nan, "no time was left")
+    made = survey(region("a", 0.3, 0.02), late, region("c", 0.2, 0.03), region("d", 0.1, 0.05))
+    tried = trial(WHOLE, 0.4, 1.6), of_mixture(made, ("a", "b"), 0.43, 1.2)
+    pairs = (SharedCost("a", "b", 0.25),)
+    plain, paired = (first(one, *tried) for one in (made, replace(made, shared=pairs)))
+    assert plain is not None and paired is not None
+    assert (paired.left, paired.lost) == (plain.left, plain.lost)
+
+
 def test_a_base_is_worth_what_it_adds_to_those_at_hand() -> None:
     """Kits of a recipe that failed were tried under one hint and another, 6 s each, where what had
     been tried could be mixed."""
     other = Plan(Recipe("other", (Int8Dynamic(per_channel=False),)), CPU)
     expected = Expected(Normal(-1.0, 0.1), 0.1, 1.0, strain=Normal(0.5, 0.1))
     none, worse, better = (
-        Bases(view(None, *tried)).of(other, expected)[0]
+        bases(view(None, *tried)).of(other, expected)[0]
         for tried in ((), (trial(WHOLE, 0.4, 20.0),), (trial(WHOLE, 0.3, 1.3),))
     )
     assert none > worse > better == 0.0
@@ -392,7 +408,7 @@ def test_a_base_is_worth_what_it_adds_to_those_at_hand() -> None:
 def test_what_cannot_be_surveyed_is_no_base(known: dict[str, object]) -> None:
     made = view(None, **known)
     expected = Expected(Normal(-1.0, 0.1), 0.1, 1.0, strain=Normal(0.5, 0.1))
-    assert Bases(made).of(WHOLE, expected) == (0.0, 0.0)
+    assert bases(made).of(WHOLE, expected) == (0.0, 0.0)
 
 
 def test_an_exact_plan_is_no_base() -> None:
