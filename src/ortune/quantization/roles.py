@@ -27,6 +27,8 @@ class Role(Enum):
 
 PREPARES = frozenset({Role.EQUALIZES, Role.SMOOTHS, Role.ROUNDS, Role.CORRECTS, Role.CLIPS})
 """Roles of steps that leave the precision to a later one."""
+_ROUNDS = frozenset({Role.ROUNDS, Role.CORRECTS, Role.CLIPS})
+"""Those of them after which the model in float answers otherwise."""
 
 
 def role(step: Step) -> Role | None:
@@ -46,6 +48,14 @@ def deciding(steps: Sequence[Step]) -> int | None:
         if isinstance(step, Quantizer) and role(step) not in PREPARES
     ]
     return found[-1] if found else None
+
+
+def before_rounding(steps: Sequence[Step]) -> Sequence[Step]:
+    """Return steps but the last of them after which the model in float answers otherwise."""
+    end = len(steps)
+    while end and role(steps[end - 1]) in _ROUNDS:
+        end -= 1
+    return steps[:end]
 
 
 def find(kind: type[S], role: Role) -> type[S] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -14,16 +15,22 @@ import numpy as np
 from ortune.core.errors import OrtuneError, Refused
 from ortune.core.metric import Metric
 from ortune.core.trial import Interval
-from ortune.core.workload import spread
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.metrics.snr import Snr
 from ortune.recipe.compare import EXACT_DB
 from ortune.regions.forms import Form, Forms
 from ortune.regions.losses import Floats, Loss, interval
+from ortune.regions.sampling import Subset, evenly, telling
 from ortune.regions.switched import SWITCHES
 
 MOST = 32
-"""Samples at most."""
+"""Samples at most that each region is run on."""
+LOOKED_AT = 512
+"""Samples at most that the whole plan is run on, to choose those of the regions."""
+_LOOK = 0.2
+"""Of the time of all regions, that choosing their samples may take."""
+_SCALES = 2.0
+"""Largest change of weights, so that the drawn samples' mean of the whole is that of all."""
 _PAIRED = 1.3
 """Runs a region, with those of neighbours that lose much."""
 FEWEST = 4
@@ -40,16 +47,17 @@ class Scored:
     Attributes:
         indices: Into the stream that workers have.
         labels: One an index, or None.
+        weights: One an index: the mean of weight times loss is what is asked for.
     """
 
     indices: tuple[int, ...]
     labels: tuple[Any, ...] | None = None
+    weights: tuple[float, ...] = ()
 
-    def thinned(self, count: int) -> Scored:
-        """Return at most so many of them, spread over all."""
-        kept = spread(len(self.indices), count)
-        labels = None if self.labels is None else tuple(self.labels[at] for at in kept)
-        return Scored(tuple(self.indices[at] for at in kept), labels)
+    def some(self, drawn: Subset) -> Scored:
+        """Return those that were drawn, with their weights."""
+        labels = None if self.labels is None else tuple(self.labels[at] for at in drawn.places)
+        return Scored(tuple(self.indices[at] for at in drawn.places), labels, drawn.weights)
 
 
 @dataclass(frozen=True)
@@ -69,11 +77,10 @@ class AccuracyCost:
 class AccuracyRuns:
     """The forms of regions at work: one session for all that stand in the joint model.
 
-    Use as a context manager; `begin` comes first.
+    Use as a context manager; `begin` or `go_on` comes first.
 
     Attributes:
         loss: How a loss is taken.
-        samples: How many samples each region is run on, once it has begun.
     """
 
     def __init__(
@@ -86,7 +93,8 @@ class AccuracyRuns:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.loss = Loss.of(metric)
-        self._forms, self._scored, self._folder = forms, scored, folder
+        self._forms, self._every, self._folder = forms, scored, folder
+        self._scored = scored
         self._start, self._clock = start, clock
         self._stack = ExitStack()
         self._expected = (folder / "float.stream").resolve()
@@ -98,32 +106,47 @@ class AccuracyRuns:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    @property
-    def samples(self) -> int:
-        """How many samples each region is run on."""
-        return len(self._scored.indices)
-
-    def begin(self, seconds: float, samples: int = 0) -> None:
-        """Run the float model: its outputs are what all others are compared with.
+    def begin(self, seconds: float, whole: Path) -> tuple[Subset, Interval]:
+        """Choose samples by what the whole plan loses on them, and run the float model on these.
 
         Args:
             seconds: That all regions may take; fewer samples are run where it is little.
-            samples: How many, as a survey that goes on has begun; 0 for what fits.
+            whole: The plan's model.
+
+        Returns:
+            The chosen samples, to `go_on` with, and what the whole costs.
+
+        Raises:
+            WorkerFailed: A model does not run.
+        """
+        self._worker.ask("load")
+        each = self._seconds_each()
+        count = int(seconds / (each * (1 + _PAIRED * len(self._forms.all))))
+        count = max(FEWEST, min(MOST, count))
+        look = min(LOOKED_AT, max(count, int(_LOOK * seconds / (2 * each))))
+        wide = evenly(len(self._every.indices), look)
+        self._run_float(wide)
+        with self._start(whole, "whole") as worker:
+            worker.ask("load")
+            records, powers = self._records(worker)
+        losses = self.loss.each(records, powers, self._base)
+        near = telling(losses, count)
+        rows = list(near.places)
+        again = self.loss.each(records[rows], powers[rows], self._base[rows])
+        scale = _scale(losses, again * near.weights)
+        weights = tuple(scale * weight for weight in near.weights)
+        drawn = Subset(tuple(wide.places[at] for at in near.places), weights)
+        self._run_float(drawn)
+        return drawn, interval(losses)
+
+    def go_on(self, drawn: Subset) -> None:
+        """Run the float model on samples that were chosen before.
 
         Raises:
             WorkerFailed: The model does not run.
         """
-        self._scored = self._scored.thinned(samples or MOST)
         self._worker.ask("load")
-        self._save(self._worker, self._scored.indices[:1])
-        began = self._clock()
-        self._save(self._worker, self._scored.indices[:2])
-        each = max(1e-6, self._clock() - began) / len(self._scored.indices[:2])
-        if not samples:
-            fits = int(seconds / (each * (1 + _PAIRED * len(self._forms.all))))
-            self._scored = self._scored.thinned(max(FEWEST, min(MOST, fits)))
-        self._save(self._worker, self._scored.indices)
-        self._base = self._records(self._worker)[0]
+        self._run_float(drawn)
 
     def check(self, plain: Path) -> None:
         """Compare the joint model without a switch on with the float model that it was made of.
@@ -161,7 +184,9 @@ class AccuracyRuns:
                 losses = self._losses(self._worker, form.switch)
             else:
                 assert form.path is not None
-                losses = self._of(form.path, "alone")
+                with self._start(form.path, "alone") as worker:
+                    worker.ask("load")
+                    losses = self._losses(worker)
         except WorkerFailed as error:
             if not self._worker.alive:
                 raise
@@ -181,22 +206,23 @@ class AccuracyRuns:
         on = [form.switch for form in forms if form.switch is not None]
         return interval(self._losses(self._worker, *on))
 
-    def whole(self, path: Path) -> Interval:
-        """Return what a whole model costs on the same samples.
+    def _seconds_each(self) -> float:
+        """Return what the float model takes a sample."""
+        first = self._every.indices[:2]
+        self._save(self._worker, first[:1])
+        began = self._clock()
+        self._save(self._worker, first)
+        return max(1e-6, self._clock() - began) / len(first)
 
-        Raises:
-            WorkerFailed: It does not run.
-        """
-        return interval(self._of(path, "whole"))
-
-    def _of(self, path: Path, label: str) -> Floats:
-        with self._start(path, label) as worker:
-            worker.ask("load")
-            return self._losses(worker)
+    def _run_float(self, drawn: Subset) -> None:
+        """Run the float model: its outputs are what all others are compared with."""
+        self._scored = self._every.some(drawn)
+        self._save(self._worker, self._scored.indices)
+        self._base = self._records(self._worker)[0]
 
     def _losses(self, worker: Worker, *on: int) -> Floats:
         records, powers = self._records(worker, *on)
-        return self.loss.each(records, powers, self._base)
+        return self.loss.each(records, powers, self._base) * self._scored.weights
 
     def _records(self, worker: Worker, *on: int) -> tuple[Floats, Floats]:
         own = [self.loss.metric] if self.loss.own else []
@@ -224,3 +250,11 @@ class AccuracyRuns:
         if found is None:
             return None
         return [one.tolist() if isinstance(one, np.ndarray | np.generic) else one for one in found]
+
+
+def _scale(many: Floats, drawn: Floats) -> float:
+    """Return what makes the drawn's mean loss that of the many; 1 where it tells nothing."""
+    wanted, found = float(np.mean(many)), float(np.mean(drawn))
+    if not (math.isfinite(wanted) and math.isfinite(found)) or min(wanted, found) <= 0:
+        return 1.0
+    return min(_SCALES, max(1 / _SCALES, wanted / found))

@@ -20,6 +20,7 @@ from ortune.recipe.material import Material
 from ortune.regions.grouping import By, Region, regions
 from ortune.regions.leaving import alone, leaving
 from ortune.regions.neighbours import neighbours
+from ortune.regions.prepared import Prepared
 from ortune.regions.switched import Switched
 from ortune.transforms.raise_opset import RaiseOpset
 
@@ -88,37 +89,45 @@ def prepare(
     ranges: Path,
     by: By = "region",
     joint: bool = True,
+    rounded: Path | None = None,
     sink: Sink = silent,
 ) -> Forms:
     """Quantize each region of a model alone.
 
     Args:
-        path: The model as the step gets it.
+        path: The model as the step gets it, or as it was before its weights were rounded.
         material: Samples to calibrate on.
         folder: Receives the models.
         ranges: Folder of answers that are known, as builds keep them.
+        rounded: The model as the step gets it, where that is another: each region gets its
+            constants, so that a region costs what rounding them loses too.
         joint: Put them into one switched model where that can be; else each has its own.
 
     Raises:
-        Refused: The step leaves no node out by name.
+        Refused: The step leaves no node out by name, or rounding changed more than constants.
         OrtuneError: It has no samples to calibrate on, or the model cannot be used.
     """
     plain = as_given(path, step)
     found = weighted(plain, by)
     every = [name for region in found for name in region.layers]
     steps = [alone(step, plain, region.layers, every) for region in found]
-    edit.inline(plain)
-    leaving(step, plain, every).probes(plain)  # the exact rewrites that it does first
-    edit.take_notes(plain)
+    _rewrite(plain, step, every)
+    source, prepared = plain, None
+    if rounded is not None:
+        source = as_given(rounded, step)
+        _rewrite(source, step, every)
+        prepared = Prepared(plain, source)
     pairs = neighbours(plain, found)
-    probes = [probe for own in steps for probe in own.probes(plain.clone())]
-    answers = _answers(plain, probes, material, ranges, sink)
+    probes = [probe for own in steps for probe in own.probes(source.clone())]
+    answers = _answers(source, probes, material, ranges, sink)
     board = Switched(plain, len(found)) if joint else None
     made: list[Form] = []
     size = weight_bytes(plain)
     for at, (region, own) in enumerate(zip(found, steps, strict=True)):
         sink(Progress("quantizing regions alone", at, len(found)))
         draft = plain.clone()
+        if prepared is not None:
+            prepared.give(draft, region.nodes)
         form = _quantized(region, own, draft, answers)
         if form.changes and not form.error:
             form = Form(region, saved=size - weight_bytes(draft))
@@ -127,6 +136,13 @@ def prepare(
     model, count = (plain, 0) if board is None else (board.model, len(found))
     saved = file.save(model, folder / "switched.onnx", durable=False)
     return Forms(saved, count, tuple(made), pairs)
+
+
+def _rewrite(model: ir.Model, step: Quantizer, every: Sequence[str]) -> None:
+    """Do the exact rewrites that a step begins with, in place."""
+    edit.inline(model)
+    leaving(step, model, every).probes(model)
+    edit.take_notes(model)
 
 
 def _answers(

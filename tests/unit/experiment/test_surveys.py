@@ -25,7 +25,7 @@ from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.trial import Block, Burst, Pair, Plan
 from ortune.experiment import measure
 from ortune.experiment.context import Context
-from ortune.experiment.surveys import accuracy, timing
+from ortune.experiment.surveys import accuracy, run, timing
 from ortune.experiment.surveys.progress import SurveyProgress
 from ortune.experiment.surveys.run import survey
 from ortune.measurement.job import Failure, WorkerJob
@@ -115,10 +115,10 @@ def surveyed(
     known: Context,
     script: Script,
     seconds: float = 100.0,
-    quantizer: str = "int8-dynamic(min_side=8)",
+    *quantizers: str,
 ) -> Survey:
-    step = parse(Quantizer, quantizer)
-    plan = Plan(Recipe("int8", (step,)), Cpu(threads=1))
+    steps = [parse(Quantizer, one) for one in quantizers or ("int8-dynamic(min_side=8)",)]
+    plan = Plan(Recipe("int8", tuple(steps)), Cpu(threads=1))
     job = known.worker_job(known.models, known.job.baseline, known.root / "live")
     with Inside(script, job) as live:
         return survey(known, SurveyRequest(plan), seconds, silent, live, script)  # type: ignore[arg-type]
@@ -155,7 +155,7 @@ def test_what_two_neighbours_lose_of_the_same_rounding_is_counted_once(
     )
     samples = [{"x": normal(1, 8, 8, 8, seed=seed)} for seed in range(6)]
     known = context(tmp_path / "run", made, samples, by_operator={"Conv": 0.9})
-    found = surveyed(known, script, quantizer="int8-static")
+    found = surveyed(known, script, 100.0, "int8-static")
     assert not found.error
     costs = {one.region: one.accuracy_cost.value for one in found.regions}
     first, middle, last = costs
@@ -164,6 +164,65 @@ def test_what_two_neighbours_lose_of_the_same_rounding_is_counted_once(
     assert all(0 < cost <= min(costs[n] for n in pair) for pair, cost in shared.items())
     summed = sum(costs.values())
     assert abs(summed - sum(shared.values()) - found.whole_cost) < summed - found.whole_cost
+
+
+def coarse(root: Path, quiet: int = -1) -> Context:
+    """Two products whose largest weights, of an input that is hardly there, make grids coarse.
+
+    Args:
+        quiet: Sample that is a twentieth of the others, and drowns in what they are rounded to.
+    """
+    held = {name: normal(32, 32, seed=at) for at, name in enumerate("ab")}
+    for weight in held.values():
+        weight[0] = 25.0
+    made = model_of(
+        f"""{HEADER}\ng (float[8,32] x) => (float[8,32] y) {{
+        p = Gemm(x, a, c) y = Gemm(p, b, c) }}""",
+        held | {"c": normal(32, seed=7)},
+    )
+    samples = [{"x": normal(8, 32, seed=9 + seed)} for seed in range(40)]
+    for at, sample in enumerate(samples):
+        sample["x"][:, 0] *= 0.01
+        sample["x"] *= 0.05 if at == quiet else 1.0
+    return context(root, made, samples, by_operator={"Gemm": 0.9})
+
+
+ROUNDED = ("adaptive-rounding(before=int8-static(min_side=8))", "int8-static(min_side=8)")
+
+
+def test_a_region_costs_what_rounding_its_weights_loses_too(
+    tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = surveyed(coarse(tmp_path / "run"), script, 100.0, *ROUNDED)
+    monkeypatch.setattr(run, "before_rounding", lambda steps: steps)
+    rounded = surveyed(coarse(tmp_path / "rounded"), script, 100.0, *ROUNDED)
+    assert not found.error
+    assert not rounded.error
+    assert found.whole_cost > 1.2 * rounded.whole_cost
+    for ours, old in zip(found.regions, rounded.regions, strict=True):
+        assert ours.accuracy_cost.value > 1.2 * old.accuracy_cost.value
+        assert ours.time_gained == old.time_gained
+
+
+def test_biases_that_were_corrected_are_a_region_s_own(tmp_path: Path, script: Script) -> None:
+    steps = ("bias-correction(before=int8-static(min_side=8))", "int8-static(min_side=8)")
+    found = surveyed(coarse(tmp_path / "run"), script, 100.0, *steps)
+    assert not found.error
+    assert min(region.accuracy_cost.value for region in found.regions) > 0
+
+
+def test_regions_are_run_on_the_samples_that_the_plan_answers_worst(
+    tmp_path: Path, script: Script
+) -> None:
+    known = coarse(tmp_path / "run", quiet=23)
+    found = surveyed(known, script, 220.0, *ROUNDED)
+    begun = SurveyProgress(known.root, found.key).begun
+    assert begun is not None
+    drawn = dict(zip(begun.drawn.places, begun.drawn.weights, strict=True))
+    assert 4 <= len(drawn) < 40
+    assert drawn[23] < 1 < max(drawn.values())
+    costs = [region.accuracy_cost.value for region in found.regions]
+    assert sum(costs) == pytest.approx(begun.whole.value, rel=0.5)
 
 
 def test_twelve_blocks_take_the_comparisons_of_one(tmp_path: Path, script: Script) -> None:

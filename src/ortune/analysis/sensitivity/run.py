@@ -177,7 +177,7 @@ def _result(
         budget=str(context.budget),
         budget_rule=context.job.budget_rule,
         unit=found.unit,
-        samples=begun.samples if begun is not None else 0,
+        samples=len(begun.drawn.places) if begun is not None else 0,
         regions=ordered([one for one in found.regions if one not in late or known(one)]),
         whole_cost=found.whole_cost,
         not_reached=tuple(one.region for one in late),

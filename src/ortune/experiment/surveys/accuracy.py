@@ -13,11 +13,11 @@ from ortune.core.event import Progress, Sink
 from ortune.core.workload import spread
 from ortune.data.stream import Stream
 from ortune.experiment.context import Context
-from ortune.experiment.surveys.progress import Begun, SurveyProgress, Whole
+from ortune.experiment.surveys.progress import Begun, SurveyProgress
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker, worker_folder
 from ortune.metrics.snr import Snr
-from ortune.regions.costs import MOST, AccuracyRuns, Scored
+from ortune.regions.costs import LOOKED_AT, AccuracyRuns, Scored
 from ortune.regions.forms import Forms
 from ortune.regions.losses import Loss
 from ortune.regions.survey import SharedCost
@@ -60,13 +60,12 @@ class Accuracies:
         Args:
             plain: The model that the forms were made of.
             whole: The plan's model.
-            until: As many samples are run as fit until then.
+            until: As many samples are run as fit until then; which, the whole plan's losses say.
             latest: No region is begun after it.
             apart: Makes the forms anew, each in a model of its own, where the joint one differs.
 
         Returns:
-            The unit of costs, what the whole costs (NaN where that is not known), and the forms
-            that were run.
+            The unit of costs, what the whole costs, and the forms that were run.
 
         Raises:
             WorkerFailed: The float model does not run.
@@ -84,19 +83,20 @@ class Accuracies:
         if self._context.evaluate:
             metric = Snr(share=0)
         alone = all(form.region.name in known.costs for form in forms.all)
-        if known.whole is not None and alone and not self._pairs(forms):
-            return Loss.of(metric).unit, known.whole.cost.value
+        if known.begun is not None and alone and not self._pairs(forms):
+            return Loss.of(metric).unit, known.begun.whole.value
         with AccuracyRuns(
             forms, self._scored(), metric, self._folder, self._start, self._clock
         ) as costs:
-            before = known.begun.samples if known.begun is not None else 0
-            costs.begin(max(0.0, until - self._clock()), before)
+            if known.begun is None:
+                begun = Begun(*costs.begin(max(0.0, until - self._clock()), whole))
+            else:
+                begun = known.begun
+                costs.go_on(begun.drawn)
             if forms.switches:
                 costs.check(plain)
             if known.begun is None:
-                known.add(Begun(costs.samples), self._since())
-            if known.whole is None:
-                known.add(Whole(costs.whole(whole)), self._since())
+                known.add(begun, self._since())
             for at, form in enumerate(forms.all):
                 if form.region.name in known.costs:
                     continue
@@ -109,11 +109,11 @@ class Accuracies:
                     break
                 both = costs.together((forms.named(one), forms.named(two)))
                 known.add(self._shared(one, two, both.value), self._since())
-        return costs.loss.unit, known.whole.cost.value if known.whole else math.nan
+        return costs.loss.unit, begun.whole.value
 
     def _pairs(self, forms: Forms) -> list[tuple[str, str]]:
         """Return the neighbours whose shared cost is not known and may be much, the most first."""
-        known, most = self._known, self._known.whole
+        known, begun = self._known, self._known.begun
         own = {name: one.cost.value for name, one in known.costs.items() if not one.error}
         switched = {form.region.name for form in forms.all if form.switch is not None}
         found = {
@@ -121,7 +121,7 @@ class Accuracies:
             for pair in forms.pairs
             if pair not in known.shared and set(pair) <= own.keys() & switched
         }
-        least = _LITTLE * most.cost.value if most is not None else math.inf
+        least = _LITTLE * begun.whole.value if begun is not None else math.inf
         return sorted((one for one in found if found[one] > least), key=lambda one: -found[one])
 
     def _shared(self, one: str, two: str, both: float) -> SharedCost:
@@ -136,7 +136,7 @@ class Accuracies:
     def _scored(self) -> Scored:
         """Return the samples of the search's part; those that were recorded have no labels."""
         if self._context.evaluate:
-            return Scored(spread(len(Stream(self._context.feeds[MAIN])), MOST))
+            return Scored(spread(len(Stream(self._context.feeds[MAIN])), LOOKED_AT))
         part = self._context.parts["search"]
         return Scored(part.indices, part.labels)
 

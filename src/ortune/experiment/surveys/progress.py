@@ -14,6 +14,7 @@ from ortune.core.plugins import codec, stored
 from ortune.core.trial import Interval
 from ortune.regions.costs import AccuracyCost
 from ortune.regions.gains import Gain
+from ortune.regions.sampling import Subset
 from ortune.regions.survey import SharedCost
 
 FOLDER = "surveys"
@@ -25,21 +26,12 @@ class Begun:
     """How a survey takes its costs.
 
     Attributes:
-        samples: That each region is run on.
+        drawn: Samples that each region is run on, among those of the search.
+        whole: What all regions cost together.
     """
 
-    samples: int
-
-
-@dataclass(frozen=True)
-class Whole:
-    """All regions at once.
-
-    Attributes:
-        cost: What they cost together.
-    """
-
-    cost: Interval
+    drawn: Subset
+    whole: Interval
 
 
 @dataclass(frozen=True)
@@ -53,12 +45,11 @@ class Compared:
     ratio: Interval
 
 
-Entry: TypeAlias = Begun | AccuracyCost | SharedCost | Whole | Compared | Gain
+Entry: TypeAlias = Begun | AccuracyCost | SharedCost | Compared | Gain
 _KINDS: dict[str, type[Entry]] = {
     "begun": Begun,
     "cost": AccuracyCost,
     "shared": SharedCost,
-    "whole": Whole,
     "compared": Compared,
     "gain": Gain,
 }
@@ -83,7 +74,6 @@ class SurveyProgress:
         """
         self._path = root / FOLDER / f"{key}.jsonl"
         self.begun: Begun | None = None
-        self.whole: Whole | None = None
         self.compared: Compared | None = None
         self.costs: dict[str, AccuracyCost] = {}
         self.shared: dict[tuple[str, str], SharedCost] = {}
@@ -111,8 +101,6 @@ class SurveyProgress:
         match entry:
             case Begun():
                 self.begun = entry
-            case Whole():
-                self.whole = entry
             case Compared():
                 self.compared = entry
             case AccuracyCost():

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ortune.core.errors import OrtuneError, Refused
 from ortune.core.event import Note, Progress, Sink
-from ortune.core.step import Quantizer, Recipe
+from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan
 from ortune.experiment.build import build_all
 from ortune.experiment.context import Context
@@ -24,7 +24,7 @@ from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing.pairs import BaselineFailed
 from ortune.model.io import file
-from ortune.quantization.roles import deciding
+from ortune.quantization.roles import before_rounding, deciding
 from ortune.recipe.build import build_in
 from ortune.recipe.space import trial_key
 from ortune.regions.costs import AccuracyCost
@@ -116,8 +116,8 @@ class _Survey:
         """Take costs, then gains."""
         began, left = self._clock(), self._until - self._clock()
         files = build_all(self._context, self._plan, self._sink)
-        plain = self._prefix()
-        forms = self._forms(plain)
+        given = self._built(self._before)
+        forms, plain = self._forms(given)
         accuracy = Accuracies(self._context, self._known, self._folder, self._sink, self._clock)
         unit, whole, forms = accuracy.taken(
             forms,
@@ -125,12 +125,12 @@ class _Survey:
             files.paths[MAIN],
             began + _ACCURACY * left,
             began + _LATEST * left,
-            lambda: self._forms(plain, joint=False),
+            lambda: self._forms(given, joint=False)[0],
         )
         timing = Timings(
             self._context, self._plan, self._known, self._sink, self._until, self._clock
         )
-        timing.take(files, as_given(plain, self._step), forms, live)
+        timing.take(files, as_given(given, self._step), forms, live)
         regions = tuple(
             _joined(form, self._known.costs.get(form.region.name), timing.of(form))
             for form in forms.all
@@ -138,20 +138,37 @@ class _Survey:
         shared = tuple(self._known.shared.values())
         return Survey("", self._plan, regions, whole, unit, shared=shared)
 
-    def _prefix(self) -> Path:
-        """Return the model as the deciding step gets it."""
+    def _built(self, steps: Sequence[Step]) -> Path:
+        """Return the model as some of the recipe's first steps make it."""
         cache, source = self._context.root / "artefacts", self._context.models[MAIN]
-        recipe = Recipe("before", self._before)
+        recipe = Recipe("before", tuple(steps))
         return build_in(cache, source, recipe, self._context.materials[MAIN], sink=self._sink).path
 
-    def _forms(self, plain: Path, *, joint: bool = True) -> Forms:
-        ranges = self._context.root / "artefacts" / "ranges" / file.digest(plain)[:16]
+    def _forms(self, given: Path, *, joint: bool = True) -> tuple[Forms, Path]:
+        """Return the forms, and the model in float that they were made of.
+
+        Args:
+            given: The model as the deciding step gets it: with rounded weights it is no model in
+                float any more, unless rounding changed more than constants.
+        """
+        first = before_rounding(self._before)
+        if len(first) == len(self._before):
+            return self._made_of(given, given, joint=joint), given
+        plain = self._built(first)
+        try:
+            return self._made_of(plain, given, joint=joint), plain
+        except Refused:
+            return self._made_of(given, given, joint=joint), given
+
+    def _made_of(self, plain: Path, given: Path, *, joint: bool) -> Forms:
+        ranges = self._context.root / "artefacts" / "ranges" / file.digest(given)[:16]
         self._sink(Progress("quantizing regions alone"))
         return prepare(
             *(plain, self._step, self._context.materials[MAIN], self._folder),
             ranges=ranges,
             by=self._by,
             joint=joint,
+            rounded=None if plain == given else given,
             sink=self._sink,
         )
 
