@@ -9,7 +9,7 @@ from typing import Any
 
 from ortune.core.plugins import codec
 from ortune.core.result import TableResult
-from ortune.regions.survey import RegionCost
+from ortune.regions.survey import RegionCost, SharedCost
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,6 +29,7 @@ class Sensitivity(TableResult):
         samples: That costs were taken on.
         regions: What is worth giving back first.
         whole_cost: What all of them lose together.
+        shared: What neighbours lose each alone and together once, the most first.
         not_reached: Regions that the time did not suffice for.
         finished: ``done``, or ``time``.
         seconds: What measuring took.
@@ -56,6 +57,7 @@ class Sensitivity(TableResult):
     seconds: float
     machine: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    shared: tuple[SharedCost, ...] = ()
     kept: bool = False
     notes: tuple[str, ...] = ()
 

@@ -185,5 +185,6 @@ def _result(
         seconds=found.seconds,
         machine=context.job.machine,
         versions=context.job.versions,
+        shared=tuple(sorted(found.shared, key=lambda one: -one.cost)),
         notes=tuple(notes),
     )

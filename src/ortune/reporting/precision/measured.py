@@ -13,6 +13,8 @@ from ortune.reporting.precision import regions
 
 _SHOWN = 30
 """Rows that are shown unless all are asked for."""
+_SHARE = 0.05
+"""Of what all regions cost together, from which what two neighbours share is told."""
 _NAMED = 8
 """Names of what was not reached that are told."""
 
@@ -97,6 +99,16 @@ def _whole(found: Sensitivity) -> str:
 
 def _ending(found: Sensitivity) -> list[Block]:
     made: list[Block] = []
+    much = [one for one in found.shared if one.cost >= _SHARE * found.whole_cost > 0]
+    if much:
+        pairs = "; ".join(
+            f"{one.one} and {one.two} {regions.number(one.cost)}" for one in much[:_NAMED]
+        )
+        text = (
+            f"Lost by either of two neighbours alone, and by both together once: {pairs}. "
+            "Giving one of them back alone brings none of it."
+        )
+        made.append(Text(text))
     if found.not_reached:
         names = ", ".join(found.not_reached[:_NAMED])
         more = len(found.not_reached) - _NAMED

@@ -21,6 +21,7 @@ from ortune.core.section import Scatter, Table
 from ortune.core.study import Study
 from ortune.core.trial import Interval
 from ortune.experiment.surveys.journal import RegionJournal
+from ortune.regions.survey import SharedCost
 from ortune.reporting.beside import whole
 from ortune.reporting.blocks import Part
 from ortune.reporting.html import page, render
@@ -68,6 +69,14 @@ def test_what_was_not_reached_is_named() -> None:
     assert "Not reached, for lack of time: layer0, " in told
     assert "layer7 and 2 others. Give more --time." in told
     assert "kept from an earlier call" in shown(measured.parts(found(kept=True)))
+
+
+def test_neighbours_that_lose_the_same_are_named_where_it_is_much() -> None:
+    shared = (SharedCost("fragile", "plain", 0.05), SharedCost("plain", "alike", 0.001))
+    told = " ".join(shown(measured.parts(found(shared=shared))).split())
+    assert "both together once: fragile and plain 0.05. Giving one" in told
+    for pairs in ((), shared[1:]):
+        assert "both together once" not in shown(measured.parts(found(shared=pairs)))
 
 
 def test_what_the_step_leaves_itself_is_said() -> None:
