@@ -109,7 +109,7 @@ class Adaptive(Policy):
         found = [one for one in candidates(view) if not hopeless(one.plan, view.alike(one.plan))]
         known = Expectations(view)
         expected = known.of([one.plan for one in found])
-        mixed, worth = expected_mixtures(view), _worth(view)
+        mixed, worth = expected_mixtures(view, known), _worth(view)
         bases = Bases(view, known.durations, wanted)
         ranked = [_Ranked(one, of, worth(of)) for one, of in mixed.items()]
         for one, of in zip(found, expected, strict=True):

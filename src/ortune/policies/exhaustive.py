@@ -12,6 +12,7 @@ from ortune.core.trial import Plan, Proposal, Status
 from ortune.policies.staged import ranked
 from ortune.regions.survey import SurveyRequest
 from ortune.search.compare import leaders
+from ortune.search.expectation.expectations import Expectations
 from ortune.search.expectation.mixtures import expected_mixtures
 from ortune.search.expectation.surveying import surveys
 from ortune.search.policy import LeftOut, Policy, View
@@ -82,7 +83,7 @@ class Exhaustive(Policy):
 
     def _mixtures(self, view: View) -> Iterator[Proposal]:
         """What surveys of regions lead to."""
-        for one in expected_mixtures(view):
+        for one in expected_mixtures(view, Expectations(view)):
             yield Proposal(one.plan, one.stage, one.why, effort="full")
 
     def _settings(self, view: View) -> Iterator[Proposal]:

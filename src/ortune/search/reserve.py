@@ -17,8 +17,9 @@ _MOST, _MORE = 0.6, 0.15
 _TRIED_S, _OF_SHORT = 18.0, 0.4
 """Seconds that are left for plans in any case, short of which it is the rest of this share of the
 time budget: ten processes alone may take 15 s, and a short search could try nothing."""
-_FIRST = 2
-"""Plans, besides what is screened, that half of what is left is for."""
+_FIRST = 3
+"""Plans, besides what is screened, that half of what is left is for: a first guess, what may be
+faster, and what mends that where it loses too much."""
 OVER = 0.05
 """Share of the time budget by which the last plan may overrun its time."""
 _LATE_S = 3.0

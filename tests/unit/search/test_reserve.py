@@ -180,8 +180,8 @@ def test_without_a_candidate_the_original_stands_for_one_timed_as_shortly_as_can
     assert over == pytest.approx(expected + 0.5), "the last plan may overrun by a twentieth"
 
 
-@pytest.mark.parametrize(("tried", "kept"), [(0, 50.0), (1, 50.0), (2, 90.0)])
-def test_half_of_what_is_left_is_for_the_first_two_plans(
+@pytest.mark.parametrize(("tried", "kept"), [(0, 50.0), (1, 50.0), (2, 50.0), (3, 90.0)])
+def test_half_of_what_is_left_is_for_the_first_three_plans(
     tried: int, kept: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Searches on slow machines ended after 14 of 60 s: the finals, of nothing in one, and of the

@@ -235,12 +235,15 @@ def mixtures(view: View) -> Iterator[Mixture]:
             yield found
 
 
-def expected_mixtures(view: View) -> dict[Candidate, Expected]:
-    """Return the mixtures to try next, each with what the search expects of it."""
+def expected_mixtures(view: View, known: Expectations) -> dict[Candidate, Expected]:
+    """Return the mixtures to try next, each with what the search expects of it.
+
+    Args:
+        known: Of the view.
+    """
     found = list(mixtures(view)) if view.by_region else []
     if not found:
         return {}
-    known = Expectations(view)
     others, takes = known.of([one.plan for one in found]), known.durations
 
     def seconds(one: Mixture) -> float:

@@ -10,7 +10,7 @@ from statistics import median
 from ortune.backends.bucketed import Bucketed
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Status, Trial
-from ortune.quantization.roles import PREPARES, Role, role
+from ortune.quantization.roles import PREPARES, role
 from ortune.regions.mixing import mixable, parted
 from ortune.regions.survey import SurveyRequest
 from ortune.search.expectation.candidates import REGIONS
@@ -105,18 +105,9 @@ def _measured(trial: Trial) -> bool:
     """Whether mixtures of a plan could be told from it."""
     if trial.status not in (Status.OK, Status.FAILS) or trial.ratio is None or trial.stopped:
         return False
-    if isinstance(trial.plan.backend, Bucketed) or not _separable(trial.plan.recipe):
+    if isinstance(trial.plan.backend, Bucketed) or not mixable(trial.plan.recipe):
         return False
     return trial.score is not None and not math.isnan(trial.score.value)
-
-
-def _separable(recipe: Recipe) -> bool:
-    """Whether regions can be told apart by running them alone.
-
-    Biases that take up what the whole network's rounding loses are wrong with one region rounded:
-    on EfficientNet-Lite0 a region seemed to lose half of all and, given back, brought nothing.
-    """
-    return mixable(recipe) and all(role(step) is not Role.CORRECTS for step in recipe.steps)
 
 
 def _is_mixture(view: View, trial: Trial) -> bool:
@@ -187,7 +178,7 @@ class Bases:
         budget = self._view.budget
         if not self._able or budget is None or not plan.recipe.lossy:
             return 0.0, 0.0
-        if not _separable(plan.recipe):
+        if not mixable(plan.recipe):
             return 0.0, 0.0
         if plan.recipe.steps in self._known or isinstance(plan.backend, Bucketed):
             return 0.0, 0.0
