@@ -198,11 +198,12 @@ def searched(shape: Shape, made: Path, label: str, limit: str, work: Path) -> di
 
 def _search(shape: Shape, made: Path, label: str, limit: str, out: Path) -> ot.Study:
     cpu = f"cpu(threads={THREADS})"
+    own = made / "calibration"
     openvino = label != "cpu" and Openvino().missing() is None
     return ot.optimize(
         made / "model.onnx",
         **_judged_by(shape, made),
-        calibration=None if shape.evaluate else made / "calibration",
+        calibration=None if shape.evaluate or own.is_symlink() else own,
         budget=shape.cpu_budget if label == "cpu" else shape.budget,
         on=f"{cpu},openvino(threads={THREADS})" if openvino else cpu,
         time="60s" if label == SHORT else limit,

@@ -24,7 +24,8 @@ _MOST = 200
 def written(name: str) -> Path:
     """Return a folder with ``model.onnx``, ``data`` and ``calibration``.
 
-    A job that evaluates itself has the inputs of its own calls in both, evenly picked.
+    A job that evaluates itself has the inputs of its own calls in both, evenly picked; where one
+    has no samples to calibrate on, ``calibration`` is a link to ``data``.
 
     Raises:
         OrtuneError: What it needs is not installed, or it is a job of several models.
@@ -41,8 +42,11 @@ def written(name: str) -> Path:
         draft.mkdir(parents=True)
         shutil.copy(task.models[0], draft / "model.onnx")
         if task.evaluate is None:
-            for part in ("data", "calibration"):
-                shutil.copytree(getattr(task, part) or task.data, draft / part)
+            shutil.copytree(task.data, draft / "data")
+            if task.calibration is None:
+                (draft / "calibration").symlink_to("data")
+            else:
+                shutil.copytree(task.calibration, draft / "calibration")
         else:
             _record(task, draft)
     return folder

@@ -218,7 +218,10 @@ class AccuracyRuns:
         """Run the float model: its outputs are what all others are compared with."""
         self._scored = self._every.some(drawn)
         self._save(self._worker, self._scored.indices)
-        self._base = self._records(self._worker)[0]
+        if self.loss.own:
+            self._base = self._records(self._worker)[0]
+        else:  # noise is taken over the signal alone
+            self._base = np.zeros((len(self._scored.indices), 1))
 
     def _losses(self, worker: Worker, *on: int) -> Floats:
         records, powers = self._records(worker, *on)
