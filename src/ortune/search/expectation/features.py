@@ -58,6 +58,7 @@ def latency_features(plan: Plan, *, public: bool = False) -> Features:
         found[f"family:{family}"] = share
         found[f"family@kind:{family}@{kind}"] = share
         found[f"family@hint:{family}@{place}"] = share
+    found |= {f"behind:{one}": 1.0 for one in _behind_static(plan.recipe)}
     found |= dict.fromkeys(_parts(plan.recipe, public=public), 1.0)
     found |= {f"set:{name}": 1.0 for name in chosen(backend, public=public)}
     if isinstance(plan.backend, Bucketed):
@@ -106,13 +107,25 @@ def families(recipe: Recipe) -> frozenset[str]:
 def _parted(recipe: Recipe) -> dict[str, tuple[Role | None, float]]:
     """Return each quantizer's role and the share of the layers that it stands for.
 
-    They do not add up: a layer is quantized once, by the first that takes it.
+    They do not add up: a layer is quantized once, by the first that takes it. What static ranges
+    take they take whatever comes behind, which is a part of its own.
     """
     made = {step.name(): role(step) for step in _quantizers(recipe)}
+    for one in _behind_static(recipe):
+        del made[one]
     behind = _BEHIND / max(1, len(made) - 1)
     first = 1 - behind * (len(made) - 1)
     shares = (behind if place else first for place in range(len(made)))
     return {name: (one, share) for (name, one), share in zip(made.items(), shares, strict=True)}
+
+
+def _behind_static(recipe: Recipe) -> list[str]:
+    """Return the quantizers with dynamic ranges that take what one with static ranges leaves:
+    recurrent layers, and no convolution, which alone they may slow down."""
+    found = _quantizers(recipe)
+    if not found or role(found[0]) is not Role.STATIC:
+        return []
+    return sorted({step.name() for step in found[1:] if role(step) is Role.DYNAMIC})
 
 
 def _quantizers(recipe: Recipe) -> list[Quantizer]:

@@ -111,6 +111,9 @@ class Priors:
         self._reads = _reading(view)
         self._units = native(one for t in targets for one in t.capabilities.instruction_sets)
 
+        self._gain = (
+            5.0 if "int8-amx" in self._units else 3.0 if "int8-vnni" in self._units else 1.4
+        )
         self._rules = {called(rule) for target in view.space.targets for rule in target.rules}
         self._splits = {
             f"threads={threads}" for target in view.space.targets for threads in target.splits
@@ -139,6 +142,8 @@ class Priors:
                 return (
                     _EMULATED if name in _EMULATES else Normal(self._both(*name.split("@")), 0.15)
                 )
+            case "behind":
+                return Normal(_amdahl(self._share["recurrent"], 0.8 * self._gain), 0.2)
             case "option":
                 return _OPTIONS.get(name, Normal(0.0, 0.12))
             case "step":
@@ -189,8 +194,7 @@ class Priors:
         return Normal(_amdahl(0.9, gain), sd)
 
     def _family(self, name: str) -> Normal:
-        gain = 5.0 if "int8-amx" in self._units else 3.0 if "int8-vnni" in self._units else 1.4
-        share = self._share
+        gain, share = self._gain, self._share
         match name:
             case "int8-static":
                 return Normal(_amdahl(share["conv"] + share["product"], gain), 0.35)

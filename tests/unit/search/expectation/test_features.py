@@ -71,6 +71,16 @@ def test_what_stays_float_is_all_that_the_hint_moves() -> None:
     assert found["kind:cpu"] == found["hint:cpu"] < found["family:int8-dynamic"] == 1
 
 
+def test_what_static_ranges_take_they_take_whatever_comes_behind() -> None:
+    joined = dict(latency_features(plan("int8-static int8-dynamic", "cpu")))
+    alone = dict(latency_features(plan("int8-static", "cpu")))
+    assert joined.pop("behind:int8-dynamic") == 1
+    for found in (joined, alone):
+        assert len([found.pop(name) for name in list(found) if name.startswith("plan:")]) == 1
+    assert joined == alone
+    assert not [n for n in latency_features(plan("int8-dynamic", "cpu")) if n.startswith("behind")]
+
+
 def test_of_a_mix_each_quantizer_stands_for_a_share_of_the_layers() -> None:
     found = latency_features(plan("int4-weights(head=false) int8-dynamic", "cpu"))
     assert found["family:int4-weights"] == pytest.approx(0.7)
