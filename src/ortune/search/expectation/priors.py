@@ -111,9 +111,6 @@ class Priors:
         self._reads = _reading(view)
         self._units = native(one for t in targets for one in t.capabilities.instruction_sets)
 
-        self._gain = (
-            5.0 if "int8-amx" in self._units else 3.0 if "int8-vnni" in self._units else 1.4
-        )
         self._rules = {called(rule) for target in view.space.targets for rule in target.rules}
         self._splits = {
             f"threads={threads}" for target in view.space.targets for threads in target.splits
@@ -192,6 +189,11 @@ class Priors:
             if f"{precision}-amx" in self._units:
                 gain, sd = 4.0, 0.4
         return Normal(_amdahl(0.9, gain), sd)
+
+    @property
+    def _gain(self) -> float:
+        """How many times as fast products of 8-bit integers are as those of floats, roughly."""
+        return 5.0 if "int8-amx" in self._units else 3.0 if "int8-vnni" in self._units else 1.4
 
     def _family(self, name: str) -> Normal:
         gain, share = self._gain, self._share
