@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import chain
 
@@ -39,6 +40,27 @@ def finalists(trials: Sequence[Trial], wanted: Goal) -> list[Trial]:
     if wanted.prefer == "speed":
         return [trial for group in _groups(trials, wanted) for trial in _varied(group)]
     return [trial for group in _groups(trials, wanted) for trial in group[:_OF_ONE_SIZE]]
+
+
+def in_turn(
+    found: Sequence[Trial], taken: Sequence[Trial], trials: Sequence[Trial], higher: bool
+) -> list[Trial]:
+    """Return the finalists that are left, those last that scored no better in the search than one
+    whose final left the budget: all samples have judged that score.
+
+    Args:
+        found: All of them, best bet first.
+        taken: Those that were re-measured.
+        trials: Of the whole search, finals among them.
+        higher: More is better in the budget's metric.
+    """
+    fell = {t.key for t in trials if t.part == "final" and t.status is Status.FAILS}
+    sign = 1.0 if higher else -1.0
+    judged = (t.score for t in trials if t.part == "search" and t.key in fell)
+    least = max((sign * score.value for score in judged if score), default=-math.inf)
+    keys = {trial.key for trial in taken}
+    left = (trial for trial in found if trial.key not in keys)
+    return sorted(left, key=lambda t: t.score is not None and sign * t.score.value <= least)
 
 
 def _varied(ordered: Sequence[Trial]) -> list[Trial]:

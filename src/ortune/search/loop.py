@@ -23,7 +23,7 @@ from ortune.regions.survey import SurveyRequest
 from ortune.search import conclusion, fixed_shapes, history, resumed
 from ortune.search.abandon import against
 from ortune.search.aim import Aim
-from ortune.search.compare import finalists, leaders, quicker, reaches, settled
+from ortune.search.compare import finalists, in_turn, leaders, quicker, reaches, settled
 from ortune.search.policy import LeftOut, Policy, View
 from ortune.search.regions import RegionSearch
 from ortune.search.reserve import Reserve
@@ -218,24 +218,27 @@ class _Loop:
     def _confirm(self, finished: str) -> str:
         """Re-measure the best in fresh pairs on held-out data, but not those already beaten.
 
-        Where no finalist keeps the budget, the fastest plan that changes no numbers is one too.
+        What scored as one that then left the budget comes last. Where no finalist keeps the
+        budget, the fastest plan that changes no numbers is one too.
         """
         found = self._candidates()
-        chosen, exact = found[:FINALISTS], [t for t in found[FINALISTS:] if not t.plan.lossy]
+        chosen, higher = found[:FINALISTS], self.context.budget.metric.higher_is_better
         for index, trial in enumerate(chosen, 1):
             reserve, leader = self._reserve(), self._winner()
             needed = reserve.final_s(trial) + reserve.closing_s
             if (index > 1 or leader is not None) and self.aim.left() < needed:
-                left = sum(not self._judged(one) for one in chosen[index - 1 :])
-                if not left:
+                late = sum(not self._judged(one) for one in chosen[index - 1 :])
+                if not late:
                     break
-                self.attempts.note(f"time is up, not re-measured: {count(left, 'finalist')}")
+                self.attempts.note(f"time is up, not re-measured: {count(late, 'finalist')}")
                 return "time"
             if leader is None or not settled(leader, trial, self.wanted):
-                seconds = reserve.seconds_each(trial, self.aim.left())
-                self.attempts.final(trial, seconds)
-            if index == FINALISTS and self._winner() is None:
-                chosen += exact[:1]
+                self.attempts.final(trial, reserve.seconds_each(trial, self.aim.left()))
+            if index < FINALISTS:
+                left = in_turn(found, chosen[:index], self.trials, higher)
+                chosen[index:] = left[: FINALISTS - index]
+            elif index == FINALISTS and self._winner() is None:
+                chosen += [t for t in found if not (t.plan.lossy or self._judged(t))][:1]
         return finished
 
     def _candidates(self) -> list[Trial]:

@@ -35,7 +35,8 @@ class Script:
     Attributes:
         ratio: Their latency over the original's; `ratios` has that of single backends.
         sizes: Bytes of the files of single backends; those of the others have 12.
-        noise: Sample -> what is added to their answer.
+        noise: Sample -> what is added to their answer; `louder` has how many times as much that
+            is of single backends.
         fails: Request at which a worker dies: ("baseline" or "candidate", request).
         passes: Called whenever a candidate loads.
     """
@@ -44,6 +45,7 @@ class Script:
     ratios: dict[Backend, float] = field(default_factory=dict)
     sizes: dict[Backend, int] = field(default_factory=dict)
     noise: Callable[[int], float] = lambda index: 0.001
+    louder: dict[Backend, float] = field(default_factory=dict)
     fails: tuple[str, str] = ("", "")
     passes: Callable[[], None] = lambda: None
     diary: list[tuple[str, str, Any]] = field(default_factory=list)
@@ -61,6 +63,7 @@ class Scripted:
     def __init__(self, script: Script, side: str, backend: Backend) -> None:
         self.script, self.side = script, side
         ratio = script.ratios.get(backend, script.ratio)
+        self.louder = script.louder.get(backend, 1.0)
         self.ns = round(BASE_NS * (1.0 if side == "baseline" else ratio))
 
     def __enter__(self) -> Scripted:
@@ -99,7 +102,8 @@ class Scripted:
 
     def rows(self, metric: Any, indices: list[int]) -> list[list[float]]:
         wanted = [{"y": np.array([1.0, 0.0], np.float32)} for _ in indices]
-        given = [{"y": np.array([1.0, self.script.noise(at)], np.float32)} for at in indices]
+        noise = [self.louder * self.script.noise(at) for at in indices]
+        given = [{"y": np.array([1.0, added], np.float32)} for added in noise]
         rows: list[list[float]] = metric.records(wanted, given, None).tolist()
         return rows
 

@@ -16,6 +16,7 @@ from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
 from ortune.search.compare import (
     apart,
     finalists,
+    in_turn,
     leaders,
     quicker,
     reaches,
@@ -52,6 +53,28 @@ def of(steps: str, ratio: float, **settings: object) -> Trial:
     recipe = Recipe(steps, (parse(Quantizer, steps),))
     plan = Plan(recipe, replace(Cpu(threads=1), **settings))
     return trial(f"{steps} {settings}", plan, ratio)
+
+
+def scored(name: str, score: float, part: str = "search", **more: object) -> Trial:
+    found = replace(measured(0.5, 0.4, 0.6, name), part=part, **more)
+    return replace(found, scores=(replace(found.scores[0], value=score),))
+
+
+@pytest.mark.parametrize(("higher", "sign"), [(True, 1.0), (False, -1.0)])
+def test_what_scored_no_better_than_one_that_fell_comes_last(higher: bool, sign: float) -> None:
+    fell, alike, worse, better = (
+        scored(name, sign * score)
+        for name, score in (("f", 0.9), ("a", 0.9), ("w", 0.8), ("b", 0.91))
+    )
+    unscored = replace(worse, key="u", scores=())
+    final = scored("f", sign * 0.7, "final", status=Status.FAILS)
+    kept = scored("b", sign * 0.99, "final")
+    found = [fell, alike, worse, unscored, better]
+    assert in_turn(found, [fell], [*found, final, kept], higher) == [
+        unscored, better, alike, worse,
+    ]  # fmt: skip
+    assert in_turn(found, [fell], [*found, kept], higher) == found[1:]
+    assert in_turn(found, [], found, higher) == found
 
 
 def test_the_second_finalist_is_of_other_steps_where_one_is_near() -> None:

@@ -196,6 +196,20 @@ def test_all_finalists_falling_leaves_the_original(run: Callable[..., Study]) ->
     assert study.best == study.baseline
 
 
+def test_what_scored_as_one_that_fell_in_its_final_is_measured_last(
+    run: Callable[..., Study],
+) -> None:
+    """Two finals of a voice detector went into plans that had kept the same score by luck."""
+    script = Script(
+        ratios=ratios(0.5, 0.51, 0.52, 0.53, 0.9),
+        noise=lambda at: 3.0 if at in FINAL else 0.001,
+        louder={PLANS[2].backend: 0.99, PLANS[3].backend: 0.0001},
+    )
+    study = run(script)
+    assert backends(study, "final") == [1, 3, 4]
+    assert study.best.plan == PLANS[3]
+
+
 def test_every_finalist_is_judged_by_all_that_the_run_learnt(run: Callable[..., Study]) -> None:
     study = run(Script(ratios=ratios(0.5, 0.51, 0.52, 0.9, 0.95)))
     for trial in study.final:
