@@ -33,8 +33,8 @@ _SCALES = 2.0
 """Largest change of weights, so that the drawn samples' mean of the whole is that of all."""
 _PAIRED = 1.3
 """Runs a region, with those of neighbours that lose much."""
-FEWEST = 3
-"""Samples that are run however little time there is: those that tell most."""
+FEWEST = 4
+"""Samples that are run however little time there is."""
 Start: TypeAlias = Callable[[Path, str], Worker]
 """Starts a worker on a model, with a label for its folder."""
 NONE = Interval(0.0, 0.0, 0.0)

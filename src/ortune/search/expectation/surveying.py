@@ -25,7 +25,7 @@ SHARE = 0.25
 FEWEST = 3
 """Regions below which there is nothing to choose among."""
 _LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU")
-_BUILDS, _TIMED, _RUNS = 1, 1, 4
+_BUILDS, _TIMED, _RUNS = 1, 1, 6
 """What a survey needs to be of use: models built, pairs timed, runs of every region. With more
 time it times more of them, on more samples."""
 _LONGER, _AT_LEAST, _MIXTURES = 2.0, 0.1, 2
