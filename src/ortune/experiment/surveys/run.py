@@ -151,14 +151,13 @@ class _Survey:
             given: The model as the deciding step gets it: with rounded weights it is no model in
                 float any more, unless rounding changed more than constants.
         """
-        first = before_rounding(self._before)
-        if len(first) == len(self._before):
-            return self._made_of(given, given, joint=joint), given
-        plain = self._built(first)
-        try:
-            return self._made_of(plain, given, joint=joint), plain
-        except Refused:
-            return self._made_of(given, given, joint=joint), given
+        plain = self._built(before_rounding(self._before))
+        if plain != given:
+            try:
+                return self._made_of(plain, given, joint=joint), plain
+            except Refused:
+                pass
+        return self._made_of(given, given, joint=joint), given
 
     def _made_of(self, plain: Path, given: Path, *, joint: bool) -> Forms:
         ranges = self._context.root / "artefacts" / "ranges" / file.digest(given)[:16]
