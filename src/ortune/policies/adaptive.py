@@ -75,8 +75,7 @@ class Adaptive(Policy):
             if one.worth + one.mixed >= self.worth and one.expected.seconds <= room
         )
         first, survey = next(fit, None), next(iter(wanted), None)
-        rate = 0.0 if first is None else first.rate
-        if survey and survey.gain >= self.worth and survey.gain / survey.seconds > rate:
+        if survey and survey.gain >= self.worth and _comes_first(survey, first, view.spare):
             return survey.request
         if first is not None:
             told = _told(view, first.expected)
@@ -125,6 +124,15 @@ class Adaptive(Policy):
                 why = "screened, and near the best"
                 return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
         return None
+
+
+def _comes_first(survey: WantedSurvey, plan: _Ranked | None, spare: float) -> bool:
+    """Whether a survey gains more per second than a plan, or more than it and fits no more after
+    it."""
+    if plan is None or survey.gain / survey.seconds > plan.rate:
+        return True
+    fits_later = survey.seconds <= spare - plan.expected.seconds
+    return not fits_later and survey.gain > plan.worth + plan.mixed
 
 
 def _best(view: View) -> float:

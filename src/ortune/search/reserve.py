@@ -61,8 +61,8 @@ class Reserve:
         base, own = self.trials[0].measurement, trial.measurement
         if base is None or own is None:
             return self.row_s
-        slower = own.load_ns + own.first_ns - base.load_ns - base.first_ns
-        each = 2 * self.start_s + max(0, slower) / 1e9
+        slower = (own.load_ns + own.first_ns - base.load_ns - base.first_ns) / 1e9
+        each = self.start_s + max(self.start_s / 2, self.start_s + slower)
         return stats.PAIRS * each + self.samples * median(own.latency_ns) / 1e9
 
     def seconds_each(self, trial: Trial, left: float) -> float:

@@ -21,9 +21,11 @@ from ortune.policies import adaptive
 from ortune.policies.adaptive import Adaptive
 from ortune.quantizers.int8_static import Int8Static
 from ortune.recipe.space import Space, Target
+from ortune.regions.survey import SurveyRequest
 from ortune.search.expectation.candidates import Candidate
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.surrogate import Normal
+from ortune.search.expectation.surveying import WantedSurvey
 from ortune.search.policy import View
 from ortune.workloads.latency import Latency
 
@@ -223,6 +225,28 @@ def test_a_first_plan_is_tried_where_finalists_take_all_the_time(
     assert Adaptive().next(begun) is not None
     assert Adaptive().next(replace(begun, left=0.5)) is not None
     assert Adaptive().next(replace(of, left=9.0, kept_back=5.0)) is None
+
+
+SURVEYED = SurveyRequest(Plan(Recipe("int8", (Int8Static(),)), CPU))
+
+
+@pytest.mark.parametrize(
+    ("left", "gain", "asked"),
+    [
+        pytest.param(60.0, 0.2, False, id="both fit: what gains more per second comes first"),
+        pytest.param(41.0, 0.2, True, id="after the plan it would not fit"),
+        pytest.param(42.0, 0.2, False, id="it just fits after the plan"),
+        pytest.param(41.0, 0.04, False, id="the plan gains more"),
+    ],
+)
+def test_a_survey_comes_first_where_it_would_fit_no_more_after_a_plan(
+    monkeypatch: pytest.MonkeyPatch, left: float, gain: float, asked: bool
+) -> None:
+    sure = Expected(Normal(math.log(0.9 * math.exp(-0.05)), 0.0), 1.0, seconds=2.0)
+    of = replace(listed(monkeypatch, quick=sure), left=left)
+    monkeypatch.setattr(adaptive, "surveys", lambda view: [WantedSurvey(SURVEYED, gain, 40.0)])
+    found = Adaptive().next(of)
+    assert isinstance(found, SurveyRequest) is asked
 
 
 def test_of_plans_as_small_as_the_smallest_the_fastest_is_looked_for(

@@ -75,6 +75,19 @@ def test_the_fewest_blocks_of_a_final_take_twice_its_seconds_at_most_by_the_long
         assert timing == pytest.approx(stats.PAIRS * 2 * 0.6), "four blocks take 1.32 s"
 
 
+@pytest.mark.parametrize(
+    ("load_ms", "start_s"),
+    [(1200, 1.0), (200, 0.0), (100, -0.1), (0, -0.2)],
+)
+def test_what_loads_quicker_than_the_original_starts_quicker(load_ms: int, start_s: float) -> None:
+    loads = trial("loads", 0.5, 5, seconds=6.0, load_ms=load_ms)
+    fixed = stats.PAIRS * (2 * 1.5 + start_s)
+    assert Reserve([BASE], 4.0, 0).fixed_s(loads) == pytest.approx(fixed)
+    long = replace(BASE, measurement=trial("", 1.0, 10, seconds=0, load_ms=9000).measurement)
+    fixed = stats.PAIRS * 1.5 * 1.5
+    assert Reserve([long], 4.0, 0).fixed_s(loads) == pytest.approx(fixed), "half of it at least"
+
+
 def test_a_finalist_is_put_together_until_one_was_measured() -> None:
     reserve = Reserve([BASE, FAST, NEXT], 4.0, SAMPLES)
     fixed = stats.PAIRS * (2 * 1.5 + 1.0) + SAMPLES * 0.005
