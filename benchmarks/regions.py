@@ -8,8 +8,8 @@ its two worst layers out. Then both winners are timed in five fresh pairs each, 
 compared turn by turn. The first search is that of `benchmarks.main_job`, and is taken over where
 that kept it. Results: ``benchmarks/results/regions.json``. An idle machine; nine minutes a model.
 
-``--between`` takes budgets that int8 of the whole network misses and that 16 bits or float keep
-with room to spare (`BETWEEN`): what lies between them only a mixture can have.
+``--between`` takes budgets that int8 of the whole network misses and that 16 bits, or float alone,
+keep with room to spare (`BETWEEN`): what lies between them only a mixture can have.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ from ortune.regions.survey import MixtureTried, Survey
 
 BETWEEN = {
     "minilm": tuple(f"benchmarks.sentences:cosine>={least}" for least in (0.999, 0.9995)),
-    "gpt2": ("snr(share=0)>=33.5",),
-    "efficientnet-lite0": tuple(f"snr(share=0)>={least}" for least in (25.5, 26)),
+    "gpt2": ("snr(share=0)>=32",),
+    "efficientnet-lite0": tuple(f"snr(share=0)>={least}" for least in (25.5, 28)),
+    "resnet50": ("snr(share=0)>=60",),
 }
 """The mean cosine of sentences, and the signal to noise ratio over all samples: int8 of the whole
-network with all of the accuracy kit keeps about 0.9988, 29 dB and 25.3 dB."""
+network with all of the accuracy kit keeps about 0.9988, 29 dB, 25.3 dB and 57.1 dB. Nor do 16 bits
+keep the last two: efficientnet-lite0 has 26.8 dB in bf16, resnet50 of random weights 49.7."""
 RESULTS = Path(__file__).resolve().parent / "results" / "regions.json"
 RACE_S = 150.0
 

@@ -24,6 +24,8 @@ _ENTRY_NS = 1_000_000
 _SETTLE_NS = 10_000_000
 _SETTLE_RUNS = 8
 """After a switch at most so many runs are dropped, beyond those of the first 10 ms."""
+_LONG_NS = 100_000_000
+"""One run that takes this long brings back what the other has displaced."""
 _COLD = 8
 """Between bursts of a stretch a question and its answer cost the next run 0.2 ms: it is dropped
 where a burst has as many."""
@@ -131,7 +133,8 @@ def _span(slow_ns: int, fast_ns: int, seconds: float) -> Span:
     """Return a burst of runs that take from `fast_ns` to `slow_ns`."""
     each = max(1, _ENTRY_NS // fast_ns)
     runs = max(_FEWEST, int(1e9 * seconds) // (slow_ns * each))
-    return Span(0, runs, each, _SETTLE_RUNS + _SETTLE_NS // fast_ns)
+    drop = 1 if fast_ns >= _LONG_NS else _SETTLE_RUNS + _SETTLE_NS // fast_ns
+    return Span(0, runs, each, drop)
 
 
 def burst(worker: Answering, size: Span) -> Burst:

@@ -36,7 +36,8 @@ _STRAINS_MORE = {
 }
 """What an option or a step of the kit adds to that: pairs of recipes that differ in it alone, in
 the tables of models that no policy is judged by (`benchmarks.search`). Outliers decide what
-smoothing brings: 2.0 on MiniLM, nothing on random weights."""
+smoothing brings: 2.0 on MiniLM, nothing on random weights. Steps of the kit take power out of the
+error; the strain of decibels is of its amplitude, half of that."""
 
 LAYERS = {
     "conv": ("Conv", "ConvTranspose"),
@@ -108,6 +109,7 @@ class Priors:
                 kind: sum(timed.get(op, 0.0) for op in some) for kind, some in LAYERS.items()
             }
         targets = view.space.targets
+        self._by_power = 0.5 if view.budget and view.budget.metric.decibels else 1.0
         self._reads = _reading(view)
         self._units = native(one for t in targets for one in t.capabilities.instruction_sets)
 
@@ -159,16 +161,15 @@ class Priors:
 
     def strain(self, feature: str) -> Normal:
         """Return the prior of a part of a recipe's strain."""
-        if feature in _STRAINS_MORE:
-            return _STRAINS_MORE[feature]
         kind, _, name = feature.partition(":")
         match kind:
             case "family":
                 return Normal(_STRAINS.get(name, 0.0), 1.2)
             case "option":
-                return Normal(-0.1, 0.5)
+                return _STRAINS_MORE.get(feature, Normal(-0.1, 0.5))
             case "step":
-                return Normal(-0.4, 0.5)
+                found = _STRAINS_MORE.get(feature, Normal(-0.4, 0.5))
+                return Normal(self._by_power * found.mean, self._by_power * found.sd)
         return Normal(0.0, 0.2)
 
     def _set(self, name: str) -> Normal:

@@ -110,6 +110,13 @@ def test_entries_that_must_match_fit_the_time_of_the_slowest() -> None:
     assert sizes == dict.fromkeys("AB", Span(0, 5, 1, 9))
     sizes = pace({"A": Warmed(MS // 10), "B": Warmed(2 * MS)}, 0.2)
     assert sizes == dict.fromkeys("AB", Span(0, 10, 10, 108))
+    sizes = pace({"A": Warmed(100 * MS), "B": Warmed(99 * MS)}, 0.2)
+    assert sizes == dict.fromkeys("AB", Span(0, 2, 1, 8))
+
+
+def test_one_long_run_settles_a_stretch() -> None:
+    sizes = pace({"A": Warmed(100 * MS, True), "B": Warmed(99 * MS, True)}, 0.2)
+    assert sizes == {"A": Span(0, 2, 1, 1), "B": Span(0, 2, 1, 8)}
 
 
 TIMES = st.integers(1, 2_000_000_000)
@@ -124,7 +131,7 @@ def test_every_side_runs_by_time(one: int, two: int, seconds: float) -> None:
         assert size.at == 0 and size.runs >= 2
         assert size.runs == 2 or (size.runs * entry <= 1e9 * seconds < (size.runs + 1) * entry)
         assert size.each == 1 or entry <= 1_000_000
-        assert size.drop == 8 + 10_000_000 // ns
+        assert size.drop == (1 if ns >= 100 * MS else 8 + 10_000_000 // ns)
 
 
 @settings(deadline=None)

@@ -9,8 +9,9 @@ import pytest
 from tests.unit.policies.test_adaptive import BASE, CPU, FACTS, OPENVINO, SPACE, view
 
 from ortune.core.backend import Backend
+from ortune.core.budget import Budget
 from ortune.core.plugins.spelling import parse
-from ortune.core.step import AS_IS, Quantizer, Recipe
+from ortune.core.step import AS_IS, Quantizer, Recipe, Step
 from ortune.core.trial import (
     Block,
     Burst,
@@ -21,9 +22,14 @@ from ortune.core.trial import (
     Score,
     Verdict,
 )
+from ortune.quantizers.bias_correction import BiasCorrection
+from ortune.quantizers.clip_weights import ClipWeights
+from ortune.quantizers.int8_static import Int8Static
+from ortune.quantizers.smooth_quant import SmoothQuant
 from ortune.search.expectation.expectations import Expectations
 from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
+from ortune.transforms.cross_layer_equalization import CrossLayerEqualization
 
 MS = 1_000_000
 
@@ -60,6 +66,25 @@ def test_dynamic_ranges_behind_static_ones_bring_what_recurrent_layers_take() ->
     bare = replace(view(), by_operator={"Conv": 0.9})
     static, joined = (expected(bare, one) for one in ("int8-static", "int8-static int8-dynamic"))
     assert joined.mean == pytest.approx(static.mean)
+
+
+KIT = (BiasCorrection(), ClipWeights(), SmoothQuant(), CrossLayerEqualization())
+
+
+@pytest.mark.parametrize("kit", KIT, ids=lambda one: one.name())
+def test_a_step_of_the_kit_takes_half_as_much_off_the_strain_of_decibels(kit: Step) -> None:
+    """What it takes of the error is power, and that strain is of an amplitude."""
+    steps: tuple[tuple[Step, ...], ...] = ((Int8Static(),), (kit, Int8Static()))
+
+    def brought(budget: str) -> tuple[float, float]:
+        plans = [Plan(Recipe("", made), CPU) for made in steps]
+        asked = replace(view(), budget=Budget.parse(budget))
+        alone, after = (found.strain for found in Expectations(asked).of(plans))
+        return after.mean - alone.mean, math.sqrt(after.sd**2 - alone.sd**2)
+
+    power, amplitude = brought("cosine>=0.99"), brought("snr>=30")
+    assert power[0] < 0
+    assert amplitude == pytest.approx([part / 2 for part in power], rel=0.05)
 
 
 def test_without_a_measurement_products_alone_count() -> None:
