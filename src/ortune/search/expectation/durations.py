@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from statistics import fmean
+from statistics import fmean, median
 from typing import TypeAlias
 
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan, Status, Trial
+from ortune.quantization.roles import Role, role
 from ortune.search.expectation.features import hint, inner, labour, passes, searches
 from ortune.search.expectation.priors import LAYERS
 from ortune.search.policy import View
@@ -21,8 +23,18 @@ _SEARCHED_S = 1e-9
 """Seconds that rounding with a search takes for each weight and input of its layer: products with
 all of them are summed for every one. 4.9 s on MiniLM, 1.6 on EfficientNet-Lite0; GPT-2 took 105
 where its bytes alone promised 22."""
+_CALIBRATING_RUNS = 40
+"""Runs of the original that ranges of a network cost: 5 to 58 of models that take 50 ms or more,
+and where a run is short it is nothing beside the rest. A UNet took 22 s where 12 were expected of
+the whole trial."""
 
 _Work: TypeAlias = tuple[frozenset[str], float, int]
+
+
+def run_s(trials: Sequence[Trial]) -> float:
+    """Return the seconds of a run of the original, the first of the trials; 0 if not known."""
+    first = trials[0].measurement if trials else None
+    return median(first.latency_ns) / 1e9 if first is not None and first.latency_ns else 0.0
 
 
 def measured(view: View) -> list[Trial]:
@@ -67,7 +79,12 @@ class Durations:
     def _usual_s(self, recipe: Recipe) -> float:
         through_weights = labour(recipe) * self._view.facts.weight_bytes / _BYTES_PER_S
         searching = searches(recipe) * self._searching_s
-        return _BUILD_S * (1 + passes(recipe)) + through_weights + searching
+        ranges = self._ranges_s if Role.STATIC in map(role, recipe.steps) else 0.0
+        return _BUILD_S * (1 + passes(recipe)) + through_weights + searching + ranges
+
+    @cached_property
+    def _ranges_s(self) -> float:
+        return _CALIBRATING_RUNS * run_s(self._view.trials)
 
     @cached_property
     def _searching_s(self) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.step import Recipe
@@ -14,7 +13,7 @@ from ortune.quantization.roles import PREPARES, role
 from ortune.regions.mixing import mixable, parted
 from ortune.regions.survey import SurveyRequest
 from ortune.search.expectation.candidates import REGIONS
-from ortune.search.expectation.durations import Durations
+from ortune.search.expectation.durations import Durations, run_s
 from ortune.search.expectation.expectations import Expected
 from ortune.search.expectation.strain import floor, lost, lost_at
 from ortune.search.expectation.surrogate import Normal
@@ -207,17 +206,11 @@ def _survey_s(recipe: Recipe, pair: float, alone: float, durations: Durations) -
 def _alone_s(view: View) -> float:
     """Return what running every region by itself takes: once a view, as it goes through all the
     original's latencies."""
-    return _RUNS * (_layers(view) + 1) * _run_s(view.trials)
+    return _RUNS * (_layers(view) + 1) * run_s(view.trials)
 
 
 def _pair_s(trial: Trial) -> float:
     return max(0.2, trial.seconds - trial.building) / 2
-
-
-def _run_s(trials: Sequence[Trial]) -> float:
-    """Return the seconds of a run of the original."""
-    first = trials[0].measurement
-    return median(first.latency_ns) / 1e9 if first is not None and first.latency_ns else 0.0
 
 
 def _layers(view: View) -> int:

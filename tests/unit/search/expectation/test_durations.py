@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.policies.test_adaptive import CPU, FACTS, trial, view
+from tests.unit.search.expectation.test_priors import timed
 
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer, Recipe
@@ -54,3 +55,18 @@ def test_what_was_given_up_took_at_least_so_long() -> None:
     usual = Durations(view()).building_s(alike)
     assert Durations(view([died])).building_s(alike) == 500.0
     assert Durations(view([quick])).building_s(alike) == usual, "it says nothing of others"
+
+
+def test_ranges_take_forty_runs_of_the_original() -> None:
+    """Of a UNet that takes a third of a second they took longer than its whole trial was to."""
+    slow, quick = timed(350.0, FACTS.weight_bytes), timed(1.0, FACTS.weight_bytes)
+    for steps, seconds in (
+        (("int8-static",), 40 * 0.349),
+        (("bias-correction", "int8-static"), 40 * 0.349),
+        (("int8-dynamic",), 0.0),
+        (("int8-weights",), 0.0),
+    ):
+        more = Durations(slow).building_s(recipe(*steps)) - Durations(quick).building_s(
+            recipe(*steps)
+        )
+        assert more == pytest.approx(seconds), steps
