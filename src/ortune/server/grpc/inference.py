@@ -22,6 +22,7 @@ IN_FLIGHT = 128
 """Requests of one stream that wait or are computed at the same time; further ones are not read."""
 _MOST_NAME = 128
 """Characters of what a client calls things, in the journal."""
+ENDING = Refused("the server is shutting down", Status.UNAVAILABLE)
 _FINAL = "triton_final_response"
 """Parameter of an answer in a stream: no other one follows to the same request."""
 
@@ -49,6 +50,7 @@ class Inference:
         self._repository, self._journal = repository, journal
         self._limits = limits
         self._reading: set[Task[None]] = set()
+        self._ending = False
 
     async def unary(self, requests: Any, context: Any) -> bytes:
         """Answer ModelInfer, as a stream of one message: so its arrival can be bounded in time."""
@@ -67,10 +69,13 @@ class Inference:
 
     async def stream(self, requests: Any, context: Any) -> None:
         """Answer ModelStreamInfer: replies in the order of the requests, errors among them."""
+        if self._ending:  # it was let in a moment before
+            await refuse(context, ENDING)
         call = caller(context)
         replies: _Replies = Queue()
         room = Semaphore(IN_FLIGHT)
         reading = asyncio.create_task(self._read(context, call, replies, room))
+        reading.add_done_callback(lambda _: replies.put_nowait(None))
         self._reading.add(reading)
         try:
             while (reply := await replies.get()) is not None:
@@ -81,26 +86,24 @@ class Inference:
             self._reading.discard(reading)
             _give_up(reading, replies)
         if reading.cancelled():
-            await refuse(context, Refused("the server is shutting down", Status.UNAVAILABLE))
+            await refuse(context, ENDING)
         reading.result()
 
     def end_streams(self) -> None:
-        """Read no more from streams: they end when what was read is answered."""
+        """Read no more from streams: they end when what was read is answered; none begins."""
+        self._ending = True
         for reading in self._reading:
             reading.cancel()
 
     async def _read(self, context: Any, call: Caller, replies: _Replies, room: Semaphore) -> None:
         """Ask for every message of a stream; the tasks are in the queue before they end."""
-        try:
-            while True:
-                await room.acquire()
-                body = await context.read()
-                if body is grpc.aio.EOF:
-                    return
-                streamed = self._reply(body, call, streamed=True)
-                replies.put_nowait(asyncio.create_task(streamed))
-        finally:
-            replies.put_nowait(None)
+        while True:
+            await room.acquire()
+            body = await context.read()
+            if body is grpc.aio.EOF:
+                return
+            streamed = self._reply(body, call, streamed=True)
+            replies.put_nowait(asyncio.create_task(streamed))
 
     async def _reply(self, body: bytes, call: Caller, *, streamed: bool = False) -> _Reply:
         """Answer one request, or say why not; nothing but a cancellation is raised."""

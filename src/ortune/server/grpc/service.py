@@ -12,7 +12,7 @@ from ortune.protocol import messages, metadata
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.access import Access
 from ortune.server.grpc.calls import caller, inflated, received, refuse
-from ortune.server.grpc.inference import Inference
+from ortune.server.grpc.inference import ENDING, Inference
 from ortune.server.grpc.methods import Answering, ServerMethods
 from ortune.server.journal import Journal
 from ortune.server.repository.repository import Repository
@@ -29,9 +29,6 @@ _DENIED = Refused(
     Status.UNAUTHENTICATED,
     "send metadata `authorization: Bearer TOKEN`",
 )
-
-
-_ENDING = Refused("the server is shutting down", Status.UNAVAILABLE)
 
 
 class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -107,7 +104,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         await self._refuse(context, _DENIED)
 
     async def _ended(self, requests: Any, context: Any) -> None:
-        await self._refuse(context, _ENDING)
+        await self._refuse(context, ENDING)
 
     async def _refuse(self, context: Any, error: Refused) -> NoReturn:
         self._journal.request(

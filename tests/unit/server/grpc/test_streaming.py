@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import queue
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -27,12 +28,30 @@ from tests.unit.server.grpc.scripted import (
 
 from ortune.protocol import messages
 from ortune.protocol.status import Refused, Status
-from ortune.server.grpc.inference import IN_FLIGHT
+from ortune.server.grpc.inference import IN_FLIGHT, Inference
+from ortune.server.journal import Journal
 from ortune.server.repository.served import Limits
 
 
 def replied(given: bytes) -> Any:
     return messages.message("ModelStreamInferResponse").FromString(given)
+
+
+class Silent:
+    """A stream whose client sends nothing."""
+
+    ended: tuple[grpc.StatusCode, str] | None = None
+
+    def invocation_metadata(self) -> None: ...
+
+    def time_remaining(self) -> None: ...
+
+    async def read(self) -> None:
+        await asyncio.sleep(60)
+
+    async def abort(self, code: grpc.StatusCode, text: str) -> None:
+        self.ended = code, text
+        raise grpc.aio.AbortError
 
 
 def x(value: float) -> aio_client.InferInput:
@@ -206,5 +225,24 @@ def test_when_the_server_ends_a_stream_is_answered_as_far_as_it_was_read() -> No
             assert replied(await call.read()).infer_response.id == "a"
             assert await refusal(call.read()) == ("UNAVAILABLE", "the server is shutting down")
             await asyncio.wait_for(ending, 5)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_stream_that_begins_while_the_server_ends_is_told_so(begun: bool) -> None:
+    """Its handler was chosen before, and runs after; or it runs, and reads nothing yet."""
+
+    async def scenario() -> None:
+        inference = Inference(Models(), Journal(io.StringIO()), Limits())
+        call = Silent()
+        if not begun:
+            inference.end_streams()
+        stream = asyncio.create_task(inference.stream(None, call))
+        await asyncio.sleep(0)
+        inference.end_streams()
+        with pytest.raises(grpc.aio.AbortError):
+            await asyncio.wait_for(stream, 5)
+        assert call.ended == (grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
 
     run(scenario)
