@@ -3,50 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
-from tests.unit.experiment.scripted import FINAL, LOSSY, Script, scripted
+from tests.unit.experiment.scripted import FINAL, LOSSY, Script
+from tests.unit.search.given import (
+    EXACT,
+    MORE,
+    PLANS,
+    Clock,
+    Given,
+    backends,
+    ratios,
+    seeing,
+    told,
+)
 
 from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Goal, Outcome
 from ortune.core.errors import OrtuneError
-from ortune.core.event import Event, Note, TrialDone, TrialStarted, Unconfirmed
+from ortune.core.event import Note, TrialDone, TrialStarted, Unconfirmed
 from ortune.core.hardware.paid import Paid, PlanTally
-from ortune.core.plugins.spelling import parse
-from ortune.core.step import Recipe, Transform
-from ortune.core.study import Header, Study
+from ortune.core.step import Recipe
+from ortune.core.study import Study
 from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, Untried, Verdict
 from ortune.experiment import evaluate, measure
-from ortune.experiment.ledger import read_study, write_header
 from ortune.measurement.timing import stats
-from ortune.recipe.space import Space
 from ortune.search import loop
 from ortune.search.aim import Aim
-from ortune.search.loop import search
-from ortune.search.policy import LeftOut, Policy, View
+from ortune.search.policy import LeftOut, View
 from ortune.search.resumed import closing
-
-MORE = "three more plans are there"
-PLANS = [replace(LOSSY, backend=Cpu(threads=n)) for n in range(1, 6)]
-
-
-@dataclass(frozen=True)
-class Given(Policy):
-    """Proposes the plans of a test."""
-
-    plans: tuple[Plan, ...] = ()
-
-    def next(self, view: View) -> Proposal | None:
-        left = [plan for plan in self.plans if not view.tried(plan)]
-        return Proposal(left[0], "test", "given") if left else None
-
-    def left_out(self, view: View) -> LeftOut:
-        return LeftOut(notes=(MORE,), plans=3)
 
 
 @dataclass(frozen=True)
@@ -102,53 +91,6 @@ class Warm(Given):
     def next(self, view: View) -> Proposal | None:
         told = {"paid": view.paid, "by_operator": view.by_operator}
         return super().next(view) if told == KNOWN else None
-
-
-class Clock:
-    """A clock that a test turns."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def turn(self, seconds: float) -> None:
-        self.now += seconds
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Study]:
-    def run(
-        script: Script,
-        plans: Sequence[Plan] = PLANS,
-        policy: type[Given] = Given,
-        known: Mapping[str, Any] = MappingProxyType({}),
-        **aim: Any,
-    ) -> Study:
-        context = replace(scripted(tmp_path, monkeypatch, script), finalists=3, **known)
-        if goal := aim.pop("goal", None):
-            context = replace(context, job=replace(context.job, wanted=goal))
-        write_header(tmp_path, Header(context.job, context.facts))
-        wanted = Aim(**{"seconds": 100.0, "began": 0.0, "clock": Clock(), **aim})
-        space = Space(context.facts, (), context.job.workload, context.job.baseline)
-        search(context, lambda note: space, policy(tuple(plans)), wanted, told.append)
-        return read_study(tmp_path)
-
-    told.clear()
-    return run
-
-
-told: list[Event] = []
-
-
-def backends(study: Study, part: str) -> list[int]:
-    return [
-        t.plan.backend.threads for t in study.trials[1:] if t.part == part and t.stage != "history"
-    ]
-
-
-def ratios(*values: float) -> dict[Any, float]:
-    return {plan.backend: value for plan, value in zip(PLANS, values, strict=False)}
 
 
 def test_the_policy_sees_what_was_known_before_the_first_trial(
@@ -487,18 +429,6 @@ def test_set_up_that_is_quick_counts(run: Callable[..., Study]) -> None:
     assert seen == [76.0]
 
 
-def seeing(seen: list[float]) -> Any:
-    """Return a policy that proposes nothing and tells the time that is left."""
-
-    @dataclass(frozen=True)
-    class Seeing(Given):
-        def next(self, view: View) -> Proposal | None:
-            seen.append(view.left)
-            return None
-
-    return Seeing
-
-
 def test_a_run_that_was_killed_goes_on_with_the_time_that_it_had_left(
     run: Callable[..., Study],
 ) -> None:
@@ -565,7 +495,6 @@ def test_a_policy_that_repeats_itself_is_a_fault(run: Callable[..., Study]) -> N
         run(Script(ratio=1.2), PLANS[:1], Stubborn)
 
 
-EXACT = Recipe("graph", (parse(Transform, "simplify"),))
 BOTH = Recipe("both", (*EXACT.steps, *LOSSY.recipe.steps))
 BASE = Cpu()
 
