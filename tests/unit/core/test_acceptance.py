@@ -225,6 +225,8 @@ def test_of_tied_ones_that_are_as_exact_the_smallest_files_count_before_settings
         small = sized(final(SMALLER, 0.504), less)
         assert (winner([large, small], strict=False) is small) is found
         assert (winner([small, large], strict=False) is small) is found
+    edge, small = sized(final(PLAIN, 0.500), 1.01e6), sized(final(SMALLER, 0.504), 1e6)
+    assert winner([edge, small], strict=False) is edge, "1 % is no saving"
     slow = sized(final(SMALLER, 0.506), 1e6)
     assert winner([large, slow], strict=False) is large, "it is no tie"
     lossy = sized(final(LOSSY, 0.500), 1e6)

@@ -223,6 +223,27 @@ def test_a_recipe_that_builds_the_model_of_another_is_not_run_a_second_time(
     assert tried(attempts, history, always_score=True).status is Status.OK, "all of it is wanted"
 
 
+def test_a_plan_of_the_search_that_gave_the_same_with_the_same_plugins_stands_for_another(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files({"": Path("toy.onnx")}, EDITS, 12, True, "artefacts/0123", "abcd")
+    built = [files]
+    monkeypatch.setattr(evaluate, "build_all", lambda *_: built[-1])
+    first = tried(attempts)
+    steps = LOSSY.recipe.steps
+    plans = [
+        replace(LOSSY, recipe=Recipe(name, (*steps, parse(Quantizer, name))))
+        for name in ("fp16", "int4-weights", "int8-weights")
+    ]
+    built.append(replace(files, content="dcba"))
+    assert tried(attempts, plans[0]).status is Status.OK, "another content"
+    built.append(files)
+    attempts.ledger.trials = [replace(first, key="of old")]
+    assert tried(attempts, plans[1]).status is Status.OK, "made by plugins that were edited"
+    attempts.ledger.trials = [replace(first, part="final")]
+    assert tried(attempts, plans[2]).status is Status.OK, "a final that the search did not try"
+
+
 def test_what_a_build_computes_may_be_unknown(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,9 +70,13 @@ def test_what_scored_no_better_than_one_that_fell_comes_last(higher: bool, sign:
     final = scored("f", sign * 0.7, "final", status=Status.FAILS)
     kept = scored("b", sign * 0.99, "final")
     found = [fell, alike, worse, unscored, better]
-    assert in_turn(found, [fell], [*found, final, kept], higher) == [
-        unscored, better, alike, worse,
-    ]  # fmt: skip
+    last = [unscored, better, alike, worse]
+    assert in_turn(found, [fell], [*found, final, kept], higher) == last
+    low = scored("l", sign * 0.5)
+    lucky = scored("l", sign * 0.95, "final", status=Status.FAILS)
+    assert in_turn(found, [fell], [*found, final, low, lucky], higher) == last, "of the search"
+    out = scored("o", sign * 0.99, status=Status.FAILS)
+    assert in_turn(found, [fell], [*found, final, out], higher) == last, "in a final alone"
     assert in_turn(found, [fell], [*found, kept], higher) == found[1:]
     assert in_turn(found, [], found, higher) == found
 

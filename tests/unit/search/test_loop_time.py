@@ -207,7 +207,7 @@ def test_a_survey_is_made_and_seen_before_what_follows(
 
 
 def test_what_is_shown_first_is_smaller_than_the_original(run: Callable[..., Study]) -> None:
-    run(Script(ratios=ratios(1.2, 0.999)), PLANS[:2], goal=Goal("size"))
+    run(Script(ratios=ratios(1.2, 1.0)), PLANS[:2], goal=Goal("size"))
     (shown,) = [e.trial for e in told if isinstance(e, Unconfirmed)]
     assert shown.plan == PLANS[1]
 
@@ -274,6 +274,11 @@ def test_what_wins_is_what_is_wanted(
     monkeypatch.setattr(
         loop.fixed_shapes, "tell", lambda _, space, best, left: asked.append(best.plan)
     )
-    script = Script(ratios=ratios(0.5, 0.51), sizes={PLANS[1].backend: 10})
-    study = run(script, PLANS[:2], goal=Goal("size"))
+    script = Script(
+        ratios=ratios(0.3, 0.4),
+        sizes={PLANS[1].backend: 10},
+        noise=lambda at: 3.0 if at == 150 else 0.001,
+    )
+    study = run(script, PLANS[:2], goal=Goal("size"), target_speedup=2.0)
+    assert backends(study, "final") == [1, 2], "on the way, neither proved"
     assert asked == [study.best.plan] == [PLANS[1]]
