@@ -39,8 +39,7 @@ _UNSET: Any = inspect.Parameter.empty
 def request(cls: C) -> C:
     """Make a request class: `dataclass(frozen=True)`.
 
-    To type checkers it is a dataclass that is not frozen: mypy takes inherited descriptors of
-    frozen ones for what they are set from.
+    To type checkers it is not frozen: mypy takes inherited descriptors for what sets them.
     """
     return typing.cast(C, dataclass(frozen=True)(cls))
 
@@ -245,10 +244,11 @@ def verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Callabl
         except TypeError as error:
             raise TypeError(f"{function.__name__}(): {error}") from None
         with ExitStack() as stack:
-            if "sink" not in kwargs and "ipykernel" in sys.modules:
+            if "sink" not in kwargs and "IPython" in sys.modules:
                 from ortune.core.progress import notebook
 
-                kwargs["sink"] = stack.enter_context(notebook.display())
+                if notebook.runs_here():
+                    kwargs["sink"] = stack.enter_context(notebook.display())
             asked = cls(*args, **kwargs)
             names = [one.name for one in parameters(cls) if one.positional]
             stack.enter_context(foreseen([getattr(asked, name) for name in names]))

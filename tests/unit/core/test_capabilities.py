@@ -60,7 +60,6 @@ def test_every_verb_names_them_before_it_runs(
 
 @pytest.mark.usefixtures("two")
 def test_python_is_warned_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # another test may have it
     model = studies.write_model(tmp_path / "toy.onnx", studies.MODEL)
     with pytest.warns(RuntimeWarning, match="installed together"):
         ot.inspect(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,11 +61,17 @@ def test_a_verb_shows_its_progress_in_a_notebook_alone(
             ot.inspect("nowhere.onnx", **how)
 
     seen: list[object] = []
-    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)  # another test may have it
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)  # another test may have it
     monkeypatch.setattr(notebook, "display", lambda: seen.append("asked") or _Nothing())
     inspect()
     assert not seen
-    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    ipython: Any = ModuleType("IPython")
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    for shell_here in (None, SimpleNamespace()):
+        ipython.get_ipython = lambda one=shell_here: one
+        inspect()
+        assert not seen, "only imported, or IPython in a terminal"
+    ipython.get_ipython = lambda: SimpleNamespace(kernel="runs")
     inspect(sink=lambda event: None)
     assert not seen, "it was given a sink"
     inspect()
