@@ -30,6 +30,17 @@ def test_the_fit_finds_the_prior_that_variances_were_drawn_from() -> None:
     assert sd == pytest.approx(true_sd, rel=0.05) and df == pytest.approx(true_df, rel=0.15)
 
 
+@pytest.mark.parametrize(("occasions", "most"), [(12, 2.5), (500, 1.2)])
+def test_the_limit_of_what_occasions_do_holds_and_does_not_grow_with_their_number(
+    occasions: int, most: float
+) -> None:
+    rng = np.random.default_rng(1)
+    found = [noise_prior.at_most(list(rng.chisquare(1, occasions))) for _ in range(1000)]
+    assert np.mean(np.asarray(found) >= 1) == pytest.approx(0.95, abs=0.02)
+    assert np.median(found) < most
+    assert noise_prior.at_most([-5.0, 2.0]) == noise_prior.at_most([0.0, 2.0])
+
+
 def test_equal_variances_are_a_firm_prior() -> None:
     sd, df = noise_prior.smyth([1e-4] * 30, [8.0] * 30)
     assert sd == pytest.approx(0.01, rel=0.15) and df > 20

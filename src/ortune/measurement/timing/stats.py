@@ -28,8 +28,8 @@ PRIOR_DF = 1.0
 PAIRS = 5
 """Fresh pairs of processes behind a claim."""
 OCCASION_SD = 0.014
-"""Standard deviation of what another occasion, perhaps beside a neighbour, does to a log-ratio:
-of the worst recorded repeats, ``benchmarks/results/noise_prior.json``."""
+"""Standard deviation of what another occasion, perhaps beside a neighbour, does to a log-ratio: at
+most, by all recorded repeats together, ``benchmarks/results/noise_prior.json``."""
 LOUDER = 1.5
 """Times the variance of a run's other pairs above which pairs are not taken as equally noisy."""
 PREDICTED = 0.95
