@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from tests.unit.experiment.scripted import LOSSY
@@ -58,13 +60,13 @@ def ratios(*values: float) -> dict[Any, float]:
     return {plan.backend: value for plan, value in zip(PLANS, values, strict=False)}
 
 
-def seeing(seen: list[float]) -> Any:
-    """Return a policy that proposes nothing and tells the time that is left."""
+def seeing(seen: list[Any], what: Callable[[View], Any] = attrgetter("left")) -> Any:
+    """Return a policy that proposes nothing and tells of its views the time that is left."""
 
     @dataclass(frozen=True)
     class Seeing(Given):
         def next(self, view: View) -> Proposal | None:
-            seen.append(view.left)
+            seen.append(what(view))
             return None
 
     return Seeing

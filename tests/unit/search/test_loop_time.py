@@ -25,7 +25,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Goal
 from ortune.core.event import Note, TimeLeft, Unconfirmed
 from ortune.core.study import Study
-from ortune.core.trial import Plan, Proposal
+from ortune.core.trial import Plan
 from ortune.experiment.evaluate import Attempts
 from ortune.regions.survey import SurveyRequest
 from ortune.search import loop
@@ -65,18 +65,6 @@ def rewritten(root: str, seconds: float, parts: Sequence[str] = ("search", "fina
 
 def left_told() -> list[float]:
     return [e.seconds for e in told if isinstance(e, TimeLeft)]
-
-
-def looking(seen: list[View]) -> Any:
-    """Return a policy that proposes nothing and keeps what it sees."""
-
-    @dataclass(frozen=True)
-    class Looking(Given):
-        def next(self, view: View) -> Proposal | None:
-            seen.append(view)
-            return None
-
-    return Looking
 
 
 def late(clock: Clock, now: float) -> Any:
@@ -122,11 +110,11 @@ class TestFormerTime:
         assert len(study.final) == 3
         seen: list[View] = []
         rewritten(study.root, 0.5)
-        run(Script(ratios=NEAR), [], policy=looking(seen))
+        run(Script(ratios=NEAR), [], policy=seeing(seen, lambda view: view))
         with_finals = seen[0]
         rewritten(study.root, 0.5, ["search"])
         seen.clear()
-        run(Script(ratios=NEAR), [], policy=looking(seen))
+        run(Script(ratios=NEAR), [], policy=seeing(seen, lambda view: view))
         assert seen[0].left == with_finals.left
         assert seen[0].kept_back == with_finals.kept_back > 0
 
@@ -231,25 +219,19 @@ class TestFinals:
         assert (skipped in study.notes) is (len(measured) == 1)
         assert study.finished == ("done" if len(measured) == 3 else "time")
 
-    def test_none_where_one_was_measured_on_the_way_to_a_target(
-        self, run: Callable[..., Study]
+    @pytest.mark.parametrize(
+        ("fourth", "finished", "skipped"),
+        [(0.3, "time", ["time is up, not re-measured: 1 finalist"]), (0.9, "done", [])],
+    )
+    def test_where_some_were_measured_on_the_way_to_a_target_only_the_others_are_late(
+        self, run: Callable[..., Study], fourth: float, finished: str, skipped: list[str]
     ) -> None:
         clock = Clock()
-        script = Script(ratios=ratios(0.4999, 0.4999, 0.4999, 0.3, 0.95))
+        script = Script(ratios=ratios(0.4999, 0.4999, 0.4999, fourth, 0.95))
         study = run(script, target_speedup=2.0, clock=clock, policy=late(clock, 200.0))
         assert backends(study, "final") == [1, 2, 3]
-        assert study.finished == "time"
-        assert "time is up, not re-measured: 1 finalist" in study.notes
-
-    def test_those_that_were_all_measured_on_the_way_are_not_late(
-        self, run: Callable[..., Study]
-    ) -> None:
-        clock = Clock()
-        script = Script(ratios=ratios(0.4999, 0.4999, 0.4999, 0.9, 0.95))
-        study = run(script, target_speedup=2.0, clock=clock, policy=late(clock, 200.0))
-        assert backends(study, "final") == [1, 2, 3]
-        assert study.finished == "done"
-        assert not [note for note in study.notes if "not re-measured" in note]
+        assert study.finished == finished
+        assert [note for note in study.notes if "not re-measured" in note] == skipped
 
     def test_an_exact_plan_is_one_more_where_none_won_alone(
         self, run: Callable[..., Study]

@@ -44,13 +44,16 @@ class Inference:
 
     A call that its client gives up, or whose deadline passes, is cancelled by gRPC: what it waits
     for leaves the model's queue.
+
+    Attributes:
+        ending: No call begins any more.
     """
 
     def __init__(self, repository: Repository, journal: Journal, limits: Limits) -> None:
         self._repository, self._journal = repository, journal
         self._limits = limits
         self._reading: set[Task[None]] = set()
-        self._ending = False
+        self.ending = False
 
     async def unary(self, requests: Any, context: Any) -> bytes:
         """Answer ModelInfer, as a stream of one message: so its arrival can be bounded in time."""
@@ -69,7 +72,7 @@ class Inference:
 
     async def stream(self, requests: Any, context: Any) -> None:
         """Answer ModelStreamInfer: replies in the order of the requests, errors among them."""
-        if self._ending:  # it was let in a moment before
+        if self.ending:  # it was let in a moment before
             await refuse(context, ENDING)
         call = caller(context)
         replies: _Replies = Queue()
@@ -91,7 +94,7 @@ class Inference:
 
     def end_streams(self) -> None:
         """Read no more from streams: they end when what was read is answered; none begins."""
-        self._ending = True
+        self.ending = True
         for reading in self._reading:
             reading.cancel()
 

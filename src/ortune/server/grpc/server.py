@@ -50,7 +50,6 @@ class GrpcServer:
         Streams are answered as far as they were read, and then end. gRPC itself drops calls that
         arrive while it stops, as if they had been cancelled: before that, they are told.
         """
-        self._service.ending = True
         self._service.inference.end_streams()
         await asyncio.sleep(LAME_DUCK_S)
         await self._inner.stop(seconds)

@@ -38,8 +38,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     tensors are copied once. A call without a token is refused before its message is read.
 
     Attributes:
-        inference: What answers the two methods that ask a model.
-        ending: Refuse every new call.
+        inference: What answers the two methods that ask a model, and says whether all ends.
     """
 
     def __init__(
@@ -51,11 +50,10 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._handlers = self._made(ServerMethods(repository).by_name())
         self._deny = grpc.stream_stream_rpc_method_handler(self._denied)
         self._end = grpc.stream_stream_rpc_method_handler(self._ended)
-        self.ending = False
 
     def service(self, handler_call_details: Any) -> Any:
         """Return what answers a call; None where there is no such method."""
-        if self.ending:
+        if self.inference.ending:
             return self._end
         method = handler_call_details.method
         found = self._handlers.get(method)
