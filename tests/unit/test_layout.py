@@ -51,19 +51,14 @@ CLEAN = {
 
 PLANTED: list[tuple[str, Mapping[str, str], str]] = [
     (
-        "crowded package",
-        {f"src/toy/core/rooms/r{n}.py": "'''One.'''" for n in range(17)},
-        "rooms/__init__.py: crowded package: 17 modules at one level, at most 16",
-    ),
-    (
         "long file",
-        {"src/toy/core/long.py": "'''Long.'''\n" + "x = 1\n" * 300},
-        "core/long.py: long file: 301 lines, at most 300",
+        {"src/toy/core/long.py": "'''Long.'''\n" + "x = 1\n" * 600},
+        "core/long.py: long file: 601 lines, at most 600",
     ),
     (
         "long function",
-        {"src/toy/core/long.py": "'''Long.'''\n@f\ndef deep():\n" + "    x = 1\n" * 60},
-        "core/long.py: long function: deep has 61 lines, at most 60",
+        {"src/toy/core/long.py": "'''Long.'''\n@f\ndef deep():\n" + "    x = 1\n" * 80},
+        "core/long.py: long function: deep has 81 lines, at most 80",
     ),
     (
         "first line",

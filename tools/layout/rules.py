@@ -26,16 +26,6 @@ class Violation:
 Rule = Callable[[Tree], Iterator[tuple[str, str]]]
 
 
-def crowded(tree: Tree) -> Iterator[tuple[str, str]]:
-    """Packages with too many modules at one level."""
-    limits = tree.limits
-    for package, count in tree.levels.items():
-        below = package.partition(".")[2]
-        most = limits.levels.get(below, limits.level)
-        if count > most and below not in (*limits.plugin_folders, *limits.listings):
-            yield package, f"{count} modules at one level, at most {most}"
-
-
 def long_files(tree: Tree) -> Iterator[tuple[str, str]]:
     """Files with too many lines."""
     for name, module in tree.modules.items():
@@ -162,7 +152,6 @@ def private_names(tree: Tree) -> Iterator[tuple[str, str]]:
 
 
 RULES: Mapping[str, Rule] = {
-    "crowded package": crowded,
     "long file": long_files,
     "long function": long_functions,
     "first line": first_lines,

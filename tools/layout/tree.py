@@ -17,20 +17,16 @@ class Limits:
     """What is allowed.
 
     Attributes:
-        level: Modules of a package at one level, without its ``__init__``.
-        levels: Packages that may have more.
         file: Lines of a file.
         function: Lines of a function, without decorators.
         first_line: Characters of the first line of a module's docstring.
-        plugin_folders: Packages that list plugins: as long as they like, without private modules.
+        plugin_folders: Packages that list plugins, without private modules.
         listings: Other packages of which the same holds.
         same_name: Public classes that two modules may define -> why.
     """
 
-    level: int = 16
-    levels: Mapping[str, int] = field(default_factory=lambda: {"core": 28})
-    file: int = 300
-    function: int = 60
+    file: int = 600
+    function: int = 80
     first_line: int = 90
     plugin_folders: tuple[str, ...] = (
         "augmentations",
