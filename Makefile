@@ -54,30 +54,20 @@ unit: dev
 # The long tests, then the timed comparison, whose results go to benchmarks/results/*.json and are
 # committed. It needs an otherwise idle machine.
 check: dev wheel
-	$(PY) -m benchmarks.installed
+	$(PY) -m benchmarks.speed.installed
 	$(PY) -m pytest tests -q -m long
-	$(PY) -m benchmarks.coverage --jobs 2
-	$(PY) -m benchmarks.aa
-	$(PY) -m benchmarks.clock
-	$(PY) -m benchmarks.again
-	$(PY) -m benchmarks.demos
-	$(PY) -m benchmarks.tune
-	$(PY) -m benchmarks.ceilings --threads 1 2 --rounds 8
-	$(PY) -m benchmarks.profile > benchmarks/results/profile.json
-	$(PY) -m benchmarks.engine_overhead
-	$(PY) -m benchmarks.openvino_overhead > benchmarks/results/openvino_overhead.json
-	$(PY) -m benchmarks.buckets
-	$(PY) -m benchmarks.calibration
-	$(PY) -m benchmarks.precision
-	$(PY) -m benchmarks.options
-	$(PY) -m benchmarks.rewrites
-	$(PY) -m benchmarks.gains
-	$(PY) -m benchmarks.folding
-	$(PY) -m benchmarks.simplifiers
-	$(PY) -m benchmarks.main_job
-	$(PY) -m benchmarks.regions
+	$(PY) -m benchmarks.accuracy.coverage --jobs 2
+	$(PY) -m benchmarks.noise.aa
+	$(PY) -m benchmarks.noise.clock
+	$(PY) -m benchmarks.noise.again
+	$(PY) -m benchmarks.speed.demos
+	$(PY) -m benchmarks.speed.engine_overhead
+	$(PY) -m benchmarks.speed.openvino_overhead > benchmarks/results/openvino_overhead.json
+	$(PY) -m benchmarks.speed.buckets
+	$(PY) -m benchmarks.speed.main_job
+	$(PY) -m benchmarks.speed.regions
 	$(PY) -m benchmarks.peers
-	$(PY) -m benchmarks.peers_race
+	$(PY) -m benchmarks.peers.race
 	$(PY) -m benchmarks.serving.overhead
 	$(PY) -m benchmarks.serving.pinned
 	$(PY) -m benchmarks.serving.peers

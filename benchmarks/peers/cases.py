@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.budgets import SHAPES
 from benchmarks.peers.environments import CACHE
+from benchmarks.speed.budgets import SHAPES
 from ortune.core.atomic_write import atomic
 
 Array: TypeAlias = NDArray[Any]
@@ -26,7 +26,7 @@ class Case:
     Attributes:
         write: Gives its folder: ``model.onnx``, ``data``, ``calibration``.
         budgets: From the loosest; their metrics are shown. Those of the nine shapes stand in
-            ``benchmarks/shapes.json``.
+            ``benchmarks/speed/shapes.json``.
         transformer: Some tools want to be told.
         evaluate: Function of the whole task, where single samples do not tell.
     """

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants import Contestant
 from benchmarks.peers.cases import CASES, calibration
 from benchmarks.peers.environments import Environment
 from benchmarks.peers.goals import Goal
 from benchmarks.peers.making import RACED, TOOLS, Made, make, parts
-from benchmarks.race import CLOSE, Pilot
+from benchmarks.speed.contestants import Contestant
+from benchmarks.speed.race import CLOSE, Pilot
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend

@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
-from benchmarks.contestants import Contestant
-from benchmarks.fresh import Kept
 from benchmarks.peers.making import last_line
+from benchmarks.speed.contestants import Contestant
+from benchmarks.speed.fresh import Kept
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import OrtuneError
 from ortune.core.event import silent

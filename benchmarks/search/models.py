@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.real.task import Task
 
-from benchmarks.budgets import SHAPES
+from benchmarks.speed.budgets import SHAPES
 from ortune.backends.openvino import Openvino
 from ortune.core.errors import OrtuneError
 from ortune.search.request import Optimize

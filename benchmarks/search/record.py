@@ -22,11 +22,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.neighbour import to_itself
 from benchmarks.search.models import NAMES, WORK, asked
 from benchmarks.search.recording import Kept, Recording
 from benchmarks.search.spaces import digest, listing
 from benchmarks.search.table import TABLES, About, Row, Table, true_ratio, write
+from benchmarks.speed.neighbour import to_itself
 from ortune.backends.bucketed import Bucketed
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError

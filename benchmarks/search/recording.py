@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.neighbour import to_itself
 from benchmarks.search.bursts import Turn
 from benchmarks.search.calibrations import calibrations
 from benchmarks.search.costs import RECORDED_BURST_S
 from benchmarks.search.table import Cut, Row, cuts_of, spelled
 from benchmarks.search.workers import Once, behind, timed
+from benchmarks.speed.neighbour import to_itself
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Sink

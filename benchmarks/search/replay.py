@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.search.replayed import Result, replay
 from benchmarks.search.table import Table, tables, true_ratio
-from benchmarks.tables_of_search import replayed
+from benchmarks.tables.search import replayed
 from ortune.core.plugins.spelling import parse
 from ortune.search.policy import Policy
 

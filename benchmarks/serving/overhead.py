@@ -2,12 +2,11 @@
 
     python -m benchmarks.serving.overhead
 
-The same model in a server on the loopback and in an engine of this process; both take turns
-A B B A (`benchmarks.engine_overhead`), one request at a time, one thread. gRPC by a synchronous
+The same model in a server on the loopback and in an engine of this process; both take turns A B B
+A (`benchmarks.speed.engine_overhead`), one request at a time, one thread. gRPC by a synchronous
 channel, HTTP by one connection that is kept. Requests are bytes that were made before, and answers
-are not decoded: what a client adds is its own.
-Results: benchmarks/results/serving_overhead.json; exit 1 when a limit is missed. A minute.
-"""
+are not decoded: what a client adds is its own. Results: benchmarks/results/serving_overhead.json;
+exit 1 when a limit is missed. A minute."""
 
 from __future__ import annotations
 
@@ -23,12 +22,12 @@ from typing import Any
 import grpc
 from tests.serving import Serving, serving
 
-from benchmarks.engine_overhead import compared
-from benchmarks.neighbour import to_itself
 from benchmarks.serving import answers
 from benchmarks.serving.load import METHOD, Request
 from benchmarks.serving.models import FORMS, PAYLOADS, Payload
 from benchmarks.serving.recorded import about, write
+from benchmarks.speed.engine_overhead import compared
+from benchmarks.speed.neighbour import to_itself
 from ortune.engine.load import load
 
 LIMITS_NS = {("gRPC", "small"): 400_000, ("gRPC", "big"): 1_000_000}

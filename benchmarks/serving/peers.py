@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.neighbour import to_itself
 from benchmarks.serving import answers, usage
 from benchmarks.serving.contestants import CONTESTANTS, Contestant, Up
 from benchmarks.serving.load import Request, client
 from benchmarks.serving.models import FORMS, PAYLOADS, Payload
 from benchmarks.serving.recorded import about, write
+from benchmarks.speed.neighbour import to_itself
 
 CONCURRENCIES = (1, 8, 32)
 RESULTS = "serving_peers"

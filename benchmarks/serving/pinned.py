@@ -25,10 +25,10 @@ import psutil
 from tests.real import engines
 from tests.serving import Serving, halves, serving
 
-from benchmarks.neighbour import to_itself
 from benchmarks.serving.load import Request, client, loaded
 from benchmarks.serving.models import FORMS
 from benchmarks.serving.recorded import about, write
+from benchmarks.speed.neighbour import to_itself
 from ortune.engine.engine import Engine
 from ortune.engine.load import load
 

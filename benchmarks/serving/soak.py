@@ -34,12 +34,12 @@ import onnx
 from numpy.typing import NDArray
 from tests.serving import Serving, serving
 
-from benchmarks.neighbour import to_itself
 from benchmarks.serving import answers, usage
 from benchmarks.serving.hostile import flooding, hanging, throw
 from benchmarks.serving.load import Load, client, loaded
 from benchmarks.serving.models import MILLISECOND, SMALL, binary, message
 from benchmarks.serving.recorded import about, write
+from benchmarks.speed.neighbour import to_itself
 
 THREADS = "cpu(threads=1)"
 QUEUE, CONNECTIONS, RELOADS = 32, 64, 10

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from benchmarks.networks import UNet
+from benchmarks.speed.networks import UNet
 
 _SAMPLES = 24
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from benchmarks.gates import write as write_gates
+from tests.gates import write as write_gates
 
 import ortune as ot
 from ortune.cli import main as cli

@@ -34,7 +34,7 @@ def model(name: str) -> tuple[Path, list[Arrays]]:
         path = installed("silero-vad", "silero_vad/data/silero_vad.onnx")
         return path, list(_frames(path, 16))
     if name == "unet":
-        from benchmarks.shapes import write
+        from benchmarks.speed.shapes import write
 
         folder = write("unet")
     else:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.buckets import padded
+from benchmarks.speed.buckets import padded
 
 import ortune as ot
 from ortune.analysis.padding.buckets import buckets

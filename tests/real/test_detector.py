@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks import detector
-from benchmarks.detector import metrics, ours, records, row, stock
+from benchmarks.accuracy import detector
+from benchmarks.accuracy.detector import metrics, ours, records, row, stock
 
 from tests.real.task import missing
 

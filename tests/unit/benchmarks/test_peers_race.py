@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.budgets import SHAPES
 from benchmarks.peers import cases
 from benchmarks.peers.entering import kept, racers, size
 from benchmarks.peers.environments import share
 from benchmarks.peers.goals import FACTOR, goal
 from benchmarks.peers.making import Made, outcome
 from benchmarks.peers.tools import judging
-from benchmarks.race import Pilot
 from benchmarks.sentences import cosine
-from benchmarks.tables_of_peers import beside, over, own, peers_race, peers_readme, place, rivals
+from benchmarks.speed.budgets import SHAPES
+from benchmarks.speed.race import Pilot
+from benchmarks.tables.peers import beside, over, own, peers_race, peers_readme, place, rivals
 
 from ortune.core.budget import Budget
 from ortune.core.trial import Interval

@@ -7,8 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.fresh import Kept, logs, pair_of
-from benchmarks.race import MOST, NARROW, PAIR_S, Pilot, direct, finalists, pair_seconds, ratio
+from benchmarks.speed.fresh import Kept, logs, pair_of
+from benchmarks.speed.race import (
+    MOST,
+    NARROW,
+    PAIR_S,
+    Pilot,
+    direct,
+    finalists,
+    pair_seconds,
+    ratio,
+)
 
 from ortune.core.trial import Interval
 

@@ -33,7 +33,7 @@ from benchmarks.search.table import (
     write,
 )
 from benchmarks.search.workers import settled
-from benchmarks.tables_of_search import replayed
+from benchmarks.tables.search import replayed
 from tests.unit.experiment.scripted import LOSSY, Script, scripted
 
 from ortune.backends.cpu import Cpu

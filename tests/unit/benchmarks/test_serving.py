@@ -13,8 +13,8 @@ from benchmarks.serving import peers
 from benchmarks.serving.bodies import fuzzed
 from benchmarks.serving.models import BIG, SMALL, binary, message, plain
 from benchmarks.serving.soak import MILLISECOND
-from benchmarks.tables_of_serving import overhead, pinned, soak
-from benchmarks.tables_of_serving import peers as peers_table
+from benchmarks.tables.serving import overhead, pinned, soak
+from benchmarks.tables.serving import peers as peers_table
 from tritonclient.grpc import service_pb2
 
 

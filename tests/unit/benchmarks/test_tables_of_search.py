@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from benchmarks.tables_of_search import best_known, by_machine, found
+from benchmarks.tables.search import best_known, by_machine, found
 
 LABELS = ("all backends", "in 60 s", "a second time")
 TIMES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks import verdicts
+from benchmarks.noise import verdicts
 
 from ortune.core.plugins import codec
 from ortune.measurement.machine import noise

@@ -7,9 +7,9 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from benchmarks.true_half import rounded
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from tests.true_half import rounded
 from tests.unit.quantizing import model_of, normal, ops, run, snr
 
 from ortune.model.graph import edit

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from benchmarks import abandoned
+from benchmarks.noise import abandoned
 from tests.unit import studies
 
 from ortune.backends.cpu import Cpu

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from benchmarks import again
+from benchmarks.noise import again
 from tests.unit import studies
 
 from ortune.bundle.evidence import evidence

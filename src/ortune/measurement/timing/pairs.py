@@ -162,7 +162,7 @@ def fresh_pairs(
     """Time pairs of fresh processes: a process has an effect of its own on its latency.
 
     Sides take turns in who starts first: of two processes of one model who starts second is 1 %
-    faster (`benchmarks.aa`: in 19 of 20 cells, where the same side always did). The processes of a
+    faster (`benchmarks.noise.aa`: in 19 of 20 cells, where the same side always did). The processes of a
     pair live until the next pair is asked for; close the iterator to end the last one's.
 
     Args:

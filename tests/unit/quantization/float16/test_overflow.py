@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 import pytest
-from benchmarks.true_half import rounded
+from tests.true_half import rounded
 from tests.unit.quantizing import model_of, normal, ops, quantize, run, snr
 
 from ortune.core.errors import BadSettings

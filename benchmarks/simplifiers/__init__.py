@@ -1,1 +1,0 @@
-"""Other simplifiers beside ortune's exact transforms: nodes, speed, cost, broken files."""

@@ -1,0 +1,134 @@
+"""The tables of README and the documentation, written from the committed results alone.
+
+    python -m benchmarks.tables [--check]
+
+Each table stands between two marks with its name; what is between them is written anew. A test
+holds pages and results together; ``--check`` only says whether they agree, exit code 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tables.accuracy import coverage, detector, lost, power
+from benchmarks.tables.features import (
+    buckets,
+    openvino_overhead,
+    sequences,
+)
+from benchmarks.tables.first_minutes import demos, installed, pythons
+from benchmarks.tables.peers import peers_race, peers_readme
+from benchmarks.tables.search import found, regions, replayed
+from benchmarks.tables.serving import overhead, peers, pinned, soak
+from benchmarks.tables.speed import (
+    aa_cells,
+    aa_summary,
+    again,
+    main_job,
+    readme,
+    uninterrupted,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+
+Writer = Callable[[Any], str]
+TABLES: Mapping[str, tuple[str, Writer]] = {
+    "readme": ("main_job", readme),
+    "installed": ("installed", installed),
+    "demos": ("demos", demos),
+    "pythons": ("pythons", pythons),
+    "main job": ("main_job", main_job),
+    "aa": ("aa", aa_summary),
+    "aa cells": ("aa", aa_cells),
+    "clock": ("clock", uninterrupted),
+    "coverage": ("coverage", coverage),
+    "power": ("coverage", power),
+    "accuracy lost": ("accuracy_lost", lost),
+    "again": ("again", again),
+    "buckets": ("buckets", buckets),
+    "detector": ("detector", detector),
+    "openvino overhead": ("openvino_overhead", openvino_overhead),
+    "sequences": ("sequences", sequences),
+    "found": ("found", found),
+    "regions": ("regions", regions),
+    "replay": ("replay", replayed),
+    "peers race": ("peers_race", peers_race),
+    "peers readme": ("peers_race", peers_readme),
+    "serving peers": ("serving_peers", peers),
+    "serving overhead": ("serving_overhead", overhead),
+    "serving pinned": ("serving_pinned", pinned),
+    "serving soak": ("serving_soak", soak),
+}
+"""Name of a table -> the results that it is written from, and its writer."""
+_TABLED = ("benchmarks", "detectors", "peers", "providers-more", "rewriting", "sequences")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in _TABLED),
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    asked = parser.parse_args()
+    stale = []
+    for page in PAGES:
+        before = page.read_text()
+        after = filled(before, RESULTS)
+        if after != before:
+            stale.append(page.name)
+            if not asked.check:
+                page.write_text(after)
+    print(f"{'stale' if asked.check else 'written'}: {', '.join(stale) or 'none'}")
+    return int(asked.check and bool(stale))
+
+
+def marks(name: str) -> tuple[str, str]:
+    """Return the lines around a table."""
+    return f"<!-- {name}: by benchmarks.tables -->", f"<!-- end of {name} -->"
+
+
+def names(page: str) -> list[str]:
+    """Return the tables that a page has marks for."""
+    return [name for name in TABLES if marks(name)[0] in page]
+
+
+def filled(page: str, results: Path) -> str:
+    """Return the page with its tables written anew.
+
+    Args:
+        results: Folder of the JSON files; a table whose file is not there says so.
+
+    Raises:
+        ValueError: A table has no closing mark.
+    """
+    for name in names(page):
+        begin, end = marks(name)
+        before, _, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not closed:
+            raise ValueError(f"the page has no {end}")
+        page = f"{before}{begin}\n{_written(name, results)}\n{end}{after}"
+    return page
+
+
+def _written(name: str, results: Path) -> str:
+    source, write = TABLES[name]
+    path = results / f"{source}.json"
+    if not path.is_file():
+        return f"Not measured yet: there is no {source}.json among the results."
+    return write(json.loads(path.read_text()))
+
+
+def every(pages: Iterable[Path] = PAGES) -> dict[str, list[str]]:
+    """Return the tables of each page, for the test."""
+    return {page.name: names(page.read_text()) for page in pages}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

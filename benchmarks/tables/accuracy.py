@@ -1,0 +1,131 @@
+"""Tables of coverage and power, of what int8 loses, and of a detector in int8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.tables.markdown import interval, percent, table, where
+
+Results = Mapping[str, Any]
+KINDS = {
+    "share": "a share of the samples",
+    "right": "right or wrong",
+    "mean": "a mean of bounded scores",
+    "selection": "the choice among 30 plans",
+}
+
+
+def coverage(results: Results) -> str:
+    """Return for each kind of metric how often anything outside was called proved, at most."""
+    rows = []
+    for part, name in KINDS.items():
+        mine = [row for row in results["rows"] if row["part"] == part]
+        if not mine:
+            continue
+        worst = max(mine, key=lambda row: row["proved"] / row["draws"])
+        fewest, most = min(row["n"] for row in mine), max(row["n"] for row in mine)
+        rows.append(
+            [name, len(mine), f"{fewest} to {most:,}", f"{sum(r['draws'] for r in mine):,}",
+             percent(sum(r["proved"] for r in mine) / sum(r["draws"] for r in mine), 2),
+             f"{percent(worst['proved'] / worst['draws'])}: {worst['name']}, {worst['n']} samples"]
+        )  # fmt: skip
+    head = ["kind", "cells", "samples", "draws", "falsely proved, all cells", "the worst cell"]
+    never, rejected = results["never provable, proved"], results["cells rejected"]
+    said = (
+        f'Cells in which an exact binomial test rejects "at most {percent(results["error"], 0)}"'
+        f" (Bonferroni over {results['cells']} cells): {', '.join(rejected) or 'none'}. Figures"
+        f" without a test, perfect answers: {never} called proved."
+    )
+    bars = ", ".join(f"`{name}`: {verdict}" for name, verdict in results["bars"].items())
+    return f"{table(head, rows)}\n\n{said} Perfect answers: {bars}."
+
+
+def power(results: Results) -> str:
+    """Return how often honest plans are proved, beside the former rule."""
+    mine = [row for row in results["rows"] if row["part"] == "power"]
+    counts = sorted({row["n"] for row in mine})
+    rows = []
+    for name in dict.fromkeys(row["name"] for row in mine):
+        by_count = {row["n"]: row for row in mine if row["name"] == name}
+        cells = [_both(by_count.get(count)) for count in counts]
+        rows.append([name, *cells])
+    head = ["proved now (formerly), of honest plans", *(f"{count:,} samples" for count in counts)]
+    return table(head, rows)
+
+
+def lost(results: Results) -> str:
+    """Return the scores that int8 loses: every file of both tools, a verdict a model."""
+    rows = []
+    for name, case in results["cases"].items():
+        float_score = case["score"]
+        rows.append([name, "", f"float: {case['measure']}", f"{float_score:.4f}", "", "", "", ""])
+        rows += [
+            ["", row["tool"], f"`{row['recipe']}`", *_figures(row, float_score)]
+            for row in case["rows"]
+        ]
+    head = ["model", "tool", "recipe", "score", "lost", "SNR, dB", "size", "latency"]
+    verdicts = [_verdict(name, case["rows"]) for name, case in results["cases"].items()]
+    return f"{where(results)}\n\n{table(head, rows)}\n\n{' '.join(verdicts)}"
+
+
+def _figures(row: Results, float_score: float) -> list[str]:
+    if "error" in row:
+        return [row["error"], "", "", "", ""]
+    fallen = f"{100 * (float_score - row['score']):+.2f} points".replace("+", "")
+    ratio = interval(row["ratio"]) if "ratio" in row else "not timed"
+    return [f"{row['score']:.4f}", fallen, f"{row['snr']:.1f}", percent(row["size"], 0), ratio]
+
+
+def best(rows: Sequence[Results], *, ours: bool) -> Results | None:
+    """Return ortune's file that scores best, or the others'; of equals the least noisy one."""
+    own = [row for row in rows if (row["tool"] == "ortune") == ours and "error" not in row]
+    return max(own, key=lambda row: (row["score"], row["snr"]), default=None)
+
+
+def _verdict(name: str, rows: Sequence[Results]) -> str:
+    own, other = best(rows, ours=True), best(rows, ours=False)
+    if own is None or other is None:
+        which = "no file of ortune's runs" if own is None else "no file of the other's runs"
+        return f"{name}: {which}."
+    apart = 100 * (own["score"] - other["score"])
+    kind = "no more lost" if apart >= 0 else "more lost"
+    return f"{name}: {kind} ({apart:+.2f} points, {own['snr'] - other['snr']:+.1f} dB)."
+
+
+def _both(row: Results | None) -> str:
+    if row is None:
+        return ""
+    now, before = (percent(row[key] / row["draws"], 0) for key in ("proved", "formerly"))
+    return f"{now} ({before})"
+
+
+def detector(results: Results) -> str:
+    """Return what each int8 file of the text detector scores, and its size."""
+    rows = []
+    for row in results["rows"]:
+        name = row["recipe"] if row["by"] != "ortune" else f"`{row['recipe']}`"
+        if "error" in row:
+            rows.append(
+                [
+                    row["by"],
+                    name,
+                    None,
+                    None,
+                    None,
+                    None,
+                    f"none that loads: {row['error'].partition(':')[0]}",
+                ]
+            )
+            continue
+        change = (
+            None if not row["by"] else f"{100 * (row['map'] - results['rows'][0]['map']):+.2f}"
+        )
+        verdict = row["verdict"] if row["by"] else None
+        rows.append(
+            [row["by"], name, f"{row['map']:.4f}", change, f"{row['map50']:.4f}",
+             f"{row['bytes'] / 1e6:.2f}", verdict]
+        )  # fmt: skip
+    head = ["made by", "recipe", "map", "points", "map(iou=0.5)", "MB", "within a point"]
+    told = f"{results['pages']} pages with {results['boxes']} lines of text; no page calibrated."
+    return f"{told}\n\n{table(head, rows)}"

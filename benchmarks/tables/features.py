@@ -1,0 +1,72 @@
+"""Tables of sequences, buckets and OpenVINO's own API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.tables.markdown import interval, table, where
+
+Results = Mapping[str, Any]
+
+
+def sequences(results: Results) -> str:
+    """Return one row a recipe and kind of states that it was calibrated on."""
+    rows = []
+    for name, case in results["cases"].items():
+        for row in case["rows"]:
+            steps = " ".join(_quoted(step) for step in row["steps"] if step != "simplify")
+            second = f"{case['measure']}: {case['original']:.4f} to {row['second']:.4f}"
+            rows.append([name, f"`{steps}`", row["states"], f"{row['snr']:.1f} dB", second])
+    head = ["model", "steps behind `simplify`", "calibrated on", "SNR", "task"]
+    return f"{where(results)}\n\n{table(head, rows)}"
+
+
+def buckets(results: Results) -> str:
+    """Return what cutting padding in buckets was predicted to bring, and what it brought."""
+    backends = [
+        name for name, one in results.items() if isinstance(one, Mapping) and "buckets" in one
+    ]
+    rows = []
+    for name, first in results[backends[0]]["buckets"].items():
+        count = f"{len(first['lengths'])}, one a length" if name == "all" else name
+        cells = [count, f"{first['positions']:.3f}"]
+        for backend in backends:
+            one = results[backend]["buckets"][name]
+            cells += [f"{one['predicted']:.3f}", interval(one["measured"])]
+        rows.append(cells)
+    head = ["buckets", "positions left"]
+    for backend in backends:
+        short = backend.partition("(")[0]
+        head += ["predicted from latencies", f"measured, `{short}`"]
+    return f"{where(results)}\n\n{table(head, rows)}"
+
+
+def openvino_overhead(results: Results) -> str:
+    """Return what the engine costs beside OpenVINO's own API: a row a model and way to call it."""
+    rows = [
+        [
+            one["model"],
+            one["own API"],
+            f"{one['own_ns'] / 1e6:.2f} ms",
+            f"{one['ortune_ns'] / 1e6:.2f} ms",
+            interval(one["ratio"]),
+        ]
+        for one in results["rows"]
+    ]
+    head = ["model", "own API", "own API takes", "ortune takes", "ratio"]
+    return f"{where(results)}\n\n{table(head, rows)}"
+
+
+def _answers(case: Results, row: Results) -> str:
+    """Return a score; where the original's is not the best that can be, both."""
+    if "dB" in case["measure"]:
+        return f"{row['score']:.1f} dB"
+    before = case["rows"][0]["score"]
+    if before >= 1 - 1e-9:
+        return f"{row['score']:.4f}"
+    return f"{before:.3f} to {row['score']:.3f}"
+
+
+def _quoted(step: str) -> str:
+    return f'"{step}"' if "(" in step else step

@@ -1,0 +1,57 @@
+"""Tables of what an installation takes, where it runs, and of demos measured again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks.tables.markdown import interval, table, where
+
+Results = Mapping[str, Any]
+
+
+def installed(results: Results) -> str:
+    """Return sizes on disk and the time to import."""
+    bare = results["cpu_s"]["python"]
+    rows = [
+        ["wheel, the demo's model and data included", _megabytes(results["wheel"])],
+        ["installed, with all that it needs", _megabytes(results["alone"]["bytes"])],
+        ["the same with `[openvino]`", _megabytes(results["with openvino"]["bytes"])],
+    ]
+    for name, seconds in results["cpu_s"].items():
+        if name != "python":
+            rows.append([f"`{name}`", f"{1000 * (seconds - bare):.0f} ms"])
+    note = f"Times are CPU time beyond that of Python itself, {1000 * bare:.0f} ms."
+    return f"{table(['what it takes', ''], rows)}\n\n{note}"
+
+
+def pythons(results: Results) -> str:
+    """Return on which CPythons the wheel's demo and the unit tests ran."""
+    rows = [
+        [one["python"], _demo(one["demo"]), f"{one['unit tests']['passed']:,} passed"]
+        for one in results.values()
+    ]
+    return table(["CPython", "demo of the wheel alone, CPU provider", "unit tests"], rows)
+
+
+def demos(results: Results) -> str:
+    """Return every demo with what was measured again behind it."""
+    rows = []
+    for run in results["runs"]:
+        beside = "a busy neighbour" if run["neighbour"] else "nobody"
+        claim = interval(run["speedup"], 2) if run["improved"] else "none"
+        ends = run["predicted"] or {}
+        predicted = f"{ends['low']:.3f}-{ends['high']:.3f}" if run["improved"] else ""
+        rows.append([beside, f"{run['seconds']:.0f} s", claim, run["verdict"], predicted,
+                     run["again"]])  # fmt: skip
+    head = ["beside", "took", "speed-up claimed", "accuracy", "ratio predicted", "measured again"]
+    count = f"{results['outside']} of {results['claims']} claims fell outside their range."
+    return f"{where(results)} {count}\n\n{table(head, rows)}"
+
+
+def _demo(found: Results | None) -> str:
+    return "" if found is None else f"{interval(found['speedup'], 2)}, {found['seconds']} s"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size < 1e7 else f"{size / 1e6:,.0f} MB"

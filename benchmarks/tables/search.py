@@ -1,0 +1,141 @@
+"""Tables of the search: what it found of what there is, regions, and policies replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks.speed.main_job import LABELS, OF_TABLE, SECOND, SHORT
+from benchmarks.speed.race import direct
+from benchmarks.tables.markdown import interval, table, where
+from benchmarks.tables.speed import budget, rival
+from ortune.core.trial import Interval
+from ortune.core.wording import count
+
+Case = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+
+def by_machine(results: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the cases of each kind of CPU as results of their own."""
+    kinds: dict[str, dict[str, Any]] = {}
+    for name, case in results["cases"].items():
+        about = case["machine"]
+        kind = f"{about['cpu']} {about['instruction sets']}"
+        one = kinds.setdefault(kind, {"machine": about, "versions": case["versions"], "cases": {}})
+        one["cases"][name] = case
+    yield from kinds.values()
+
+
+def found(results: Mapping[str, Any]) -> str:
+    """Return one row a job: how near the search came to the best that is known, in what time."""
+    return "\n\n".join(_found(one) for one in by_machine(results))
+
+
+def _found(results: Mapping[str, Any]) -> str:
+    rows: list[list[Any]] = []
+    over: dict[str, list[float]] = {"whole": [], "short": []}
+    for name, case in results["cases"].items():
+        mine, best = _own(case, LABELS[0]), best_known(case)
+        short, second = _own(case, SHORT), _own(case, SECOND)
+        whole, early = (_over(case, one, best) for one in (mine, short))
+        for key, one in (("whole", whole), ("short", early)):
+            over[key] += [] if one is None else [one.value]
+        walls = [f"{case['searches'][label]['wall']:.0f}" for label in (LABELS[0], SHORT)]
+        cells = [f"{name}: {budget(case['budget'])}", f"`{case['searches'][LABELS[0]]['plan']}`"]
+        cells += [interval(mine["ratio"]) if mine else "", best["name"] if best else ""]
+        cells += [str(one or "") for one in (whole, early, _over(case, second, mine))]
+        rows.append([*cells, ", ".join(walls)])
+    means = [f"{np.exp(np.log(one).mean()):.3f}" if one else "" for one in over.values()]
+    rows.append(["geometric mean", "", "", "", *means, "", ""])
+    head = ["job and budget", "found in 3 minutes", "ratio", "best of the table and by hand"]
+    head += ["found over it", "found in 60 s over it", "second run over the first", "seconds"]
+    return f"One thread of {where(results)}\n\n{table(head, rows)}"
+
+
+def best_known(case: Case) -> Row | None:
+    """Return the fastest racer within the budget that no search of the race proposed."""
+    ours = [row for row in _raced(case) if row["name"].startswith(OF_TABLE)]
+    hand = rival(case, LABELS[0])
+    known = [row for row in (*ours, hand) if row is not None and case["budget"] in row["holds"]]
+    return min(known, key=lambda row: float(row["ratio"]["value"]), default=None)
+
+
+def _own(case: Case, label: str) -> Row | None:
+    rows = _raced(case)
+    return next((row for row in rows if row["name"].startswith(f"ortune, {label}:")), None)
+
+
+def _raced(case: Case) -> Iterable[Row]:
+    return [row for row in case["rows"] if row.get("ratio") and not row.get("error")]
+
+
+def _over(case: Case, one: Row | None, other: Row | None) -> Interval | None:
+    """Return one racer's time over another's, turn by turn; None where either did not race."""
+    if one is None or other is None:
+        return None
+    blocks = case["attempts"][-1]["blocks"]
+    if other["name"] == "original":
+        return Interval(*(one["ratio"][key] for key in ("value", "low", "high")))
+    if one["name"] not in blocks or other["name"] not in blocks:
+        return None
+    return direct(blocks[one["name"]], blocks[other["name"]])
+
+
+def regions(results: Mapping[str, Any]) -> str:
+    """Return one row a model: the plans found with regions and without, and one over the other."""
+    return "\n\n".join(_regions(one) for one in by_machine(results))
+
+
+def _regions(results: Mapping[str, Any]) -> str:
+    rows = []
+    for name, case in results["cases"].items():
+        plans = [f"`{found['plan']}`" for found in case["searches"].values()]
+        own = [found["ratio"] for found in case["searches"].values()]
+        ratios = [interval(found) for found in case.get("ratios", {}).values() or own]
+        done = case["surveyed"]
+        rows.append(
+            [
+                f"{name.partition(',')[0]}: {budget(case['budget'])}",
+                *(text for pair in zip(plans, ratios, strict=True) for text in pair),
+                interval(case.get("with over without")) or "the same plan",
+                (
+                    f"{count(done['surveys'], 'survey')} in {done['seconds']:.0f} s, "
+                    f"{count(done['mixtures'], 'mixture')}, {done['kept']} kept"
+                ),
+            ]
+        )
+    head = ["model and budget", "with regions", "ratio", "without", "ratio", "with over without"]
+    return f"One thread of {where(results)}\n\n{table([*head, 'by region'], rows)}"
+
+
+def replayed(results: Mapping[str, Any]) -> str:
+    """Return regrets of policies: a row a model, a column a policy and time limit."""
+    columns = [
+        (f"{policy}, {limit} s", one)
+        for policy, about in results["policies"].items()
+        for limit, one in about["seconds"].items()
+    ]
+    rows: list[list[str]] = []
+    for name, about in results["tables"].items():
+        regrets = [f"{one['models'][name]['regret']:.3f}" for _, one in columns]
+        mark = " (left out)" * about["left out"]
+        rows.append([name + mark, f"`{about['best']}`", f"{about['ratio']:.3f}", *regrets])
+    for label, key in (
+        ("geometric mean", "regret"),
+        ("geometric mean of those left out", "regret of left out"),
+        ("worst", "worst"),
+    ):
+        found = ["" if one[key] is None else f"{one[key]:.3f}" for _, one in columns]
+        rows.append([label, "", "", *found])
+    late = [f"{one['wall over its limit']:+.0f} s" for _, one in columns]
+    rows.append(["wall time over the limit, worst", "", "", *late])
+    first = [one["first plan after"] for _, one in columns]
+    shown = ["" if seconds is None else f"{seconds:.0f} s" for seconds in first]
+    rows.append(["first plan on the screen, worst", "", "", *shown])
+    wrongly = [f"{one['wrongly abandoned']} of {one['abandoned']}" for _, one in columns]
+    rows.append(["abandoned wrongly", "", "", *wrongly])
+    head = ["found over the table's best", "best plan", "its ratio", *dict(columns)]
+    return f"{where(results)}\n\n{table(head, rows)}"

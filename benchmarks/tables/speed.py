@@ -1,0 +1,210 @@
+"""Tables of the main job, of A/A pairs, of ratios measured again and of the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from benchmarks.speed.budgets import SHAPES
+from benchmarks.speed.race import direct
+from benchmarks.tables.markdown import interval, percent, table, where
+from ortune.core.trial import Interval
+
+LABELS = {"all backends": "budget", "cpu": "cpu_budget"}
+SHOWN = {"benchmarks.sentences:cosine": "sentence cosine"}
+Case = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+
+def own(case: Case, label: str) -> Row | None:
+    """Return the row of what ortune found, on all backends or on the CPU provider alone."""
+    rows = _timed(case)
+    return next((row for row in rows if row["name"].startswith(f"ortune, {label}")), None)
+
+
+def rival(case: Case, label: str) -> Row | None:
+    """Return the best contestant within the budget, the original included."""
+    budget = case[LABELS[label]]
+    found = [row for row in _timed(case) if not row["name"].startswith("ortune")]
+    found = [row for row in found if budget in row["holds"]]
+    if label == "cpu":
+        found = [row for row in found if row["backend"].startswith("cpu")]
+    return min(found, key=lambda row: float(row["ratio"]["value"]), default=None)
+
+
+def standing(case: Case, label: str) -> Interval | None:
+    """Return ortune's ratio over the best contestant's, turn by turn where both raced."""
+    mine, best = own(case, label), rival(case, label)
+    if mine is None or best is None or not case.get("attempts"):
+        return None
+    blocks = case["attempts"][-1]["blocks"]
+    if best["name"] == "original":
+        return Interval(*(mine["ratio"][k] for k in ("value", "low", "high")))
+    if mine["name"] not in blocks or best["name"] not in blocks:
+        return None
+    return direct(blocks[mine["name"]], blocks[best["name"]])
+
+
+def _timed(case: Case) -> list[Row]:
+    return [row for row in case["rows"] if row.get("ratio") and not row.get("error")]
+
+
+def budget(text: str) -> str:
+    """Return a budget as the tables spell it."""
+    for name, short in SHOWN.items():
+        text = text.replace(name, short)
+    return f"`{text}`"
+
+
+def readme(results: Mapping[str, Any]) -> str:
+    """Return the README's table: ortune beside the best by hand, in two ways."""
+    rows = []
+    for name, case in results["cases"].items():
+        cells = [f"{name}, {budget(case['budget'])}"]
+        for label in LABELS:
+            mine, best = own(case, label), rival(case, label)
+            cells += [f"{one['ratio']['value']:.2f}" if one else "" for one in (mine, best)]
+        if case["cpu_budget"] != case["budget"]:
+            cells[0] += f"; CPU provider {budget(case['cpu_budget'])}"
+        cells[0] += " (too noisy for a verdict)" * _noisy(case)
+        rows.append(cells)
+    rows.append(["geometric mean", *(_geometric(rows, column) for column in range(1, 5))])
+    head = [
+        "model, budget",
+        "ortune",
+        "best by hand",
+        "ortune, CPU provider",
+        "best by hand there",
+    ]
+    return f"One thread of {where(results)}\n\n{table(head, rows)}"
+
+
+def _geometric(rows: list[list[str]], column: int) -> str:
+    values = [float(row[column]) for row in rows if row[column]]
+    return f"{np.exp(np.log(values).mean()):.2f}" if values else ""
+
+
+def _noisy(case: Case) -> bool:
+    return bool(case.get("attempts")) and bool(case["attempts"][-1]["too_noisy"])
+
+
+def main_job(results: Mapping[str, Any]) -> str:
+    """Return one row a model and a choice of backends."""
+    rows: list[list[Any]] = []
+    for name, case in results["cases"].items():
+        for label, key in LABELS.items():
+            mine, best = own(case, label), rival(case, label)
+            known = SHAPES[name].best_known if label == "all backends" else None
+            rows.append(
+                [
+                    f"{name}, {label}: {budget(case[key])}",
+                    f"`{case['searches'][label]['plan']}`",
+                    interval(mine["ratio"]) if mine else None,
+                    best["name"] if best else None,
+                    interval(best["ratio"]) if best else None,
+                    _over(standing(case, label), mine, best),
+                    None if known is None else f"{known:.2f}",
+                ]
+            )
+    head = ["model and budget", "ortune: plan", "ratio", "best contestant within the budget"]
+    head += ["ratio", "ortune over it", "best known with AMX"]
+    return "\n\n".join([f"One thread of {where(results)}", table(head, rows), *_attempts(results)])
+
+
+def _over(found: Interval | None, mine: Row | None, best: Row | None) -> str:
+    if found is not None:
+        return str(found)
+    if mine is None or best is None:
+        return ""
+    return f"{mine['ratio']['value'] / best['ratio']['value']:.3f}"
+
+
+def _attempts(results: Mapping[str, Any]) -> list[str]:
+    """Say how many races each model took and which of them were too noisy."""
+    said = []
+    for name, case in results["cases"].items():
+        noisy = [one["too_noisy"] for one in case.get("attempts", [])]
+        if any(noisy):
+            last = "the last one too" if noisy[-1] else "the last one is shown"
+            said.append(f"{name}: {sum(noisy)} of {len(noisy)} races were too noisy, {last}.")
+    return [" ".join(said)] if said else []
+
+
+def aa_summary(results: Mapping[str, Any]) -> str:
+    """Return what all cells say together."""
+    if "cells" not in results:
+        return "\n\n".join(_former_aa(results))
+    both = ", ".join(map(str, results["called faster, called slower"]))
+    noisy = f"{results['quiet verdicts too noisy']} of {results['quiet verdicts']}"
+    claims = f"{results['claims between equals']} of {results['verdicts']}"
+    rows = [
+        ["claims at 99 % between equal models, in disjoint fives", claims],
+        ["of those called faster, called slower", both],
+        ["twins 3 % slower called faster", results["twins called faster"]],
+        ["claims in resampled fives, all cells", percent(results["resampled share of claims"], 2)],
+        ["the same, largest of a cell", percent(results["largest of a cell"])],
+        ["quiet verdicts that are too noisy", noisy],
+    ]
+    return f"{where(results)}\n\n{table(['A/A and twins', ''], rows)}"
+
+
+def _former_aa(results: Mapping[str, Any]) -> list[str]:
+    """Return the table of results that know one model only."""
+    label = next(key for key in results if key not in ("machine", "versions"))
+    one = results[label]
+    found, equal = one["twin comparisons"], one["A/A comparisons"]
+    rows = [
+        ["claims at 99 % between equal models", f"{one['A/A claims at 99 %']} of {equal}"],
+        ["twin 3 % slower called slower; faster",
+         f"{one['twin called slower']} of {found}; {one['twin called faster']}"],
+        ["its mean ratio", one["twin's mean ratio"]],
+        ["half-width of an interval, median", percent(one["median half-width"])],
+    ]  # fmt: skip
+    return [where(results), table([f"digit CNN, one thread, {label}", ""], rows)]
+
+
+def aa_cells(results: Mapping[str, Any]) -> str:
+    """Return one row a cell."""
+    rows = []
+    for cell in results.get("cells", []):
+        name = f"{cell['model']}, {cell['threads']} thread{'s' * (cell['threads'] > 1)}"
+        name += ", beside a neighbour" * cell["beside a neighbour"]
+        said = f"{cell['claims']} of {cell['verdicts']}"
+        rows.append(
+            [name, said, percent(cell["resampled claims"]), cell["too noisy"],
+             percent(cell["half-width"], 2), percent(cell["sd of a pair"], 2),
+             percent(cell.get("twins found in five pairs"), 0), cell.get("seconds for 90%"),
+             cell.get("seconds for 80%"), cell["seconds a pair"]]
+        )  # fmt: skip
+    head = ["cell", "claims", "resampled", "too noisy", "half-width", "spread of a pair"]
+    head += ["twin found in five", "seconds for 90 %", "for 80 %", "seconds a pair"]
+    return table(head, rows)
+
+
+def uninterrupted(results: Mapping[str, Any]) -> str:
+    """Return the ratio by turns beside that of uninterrupted loops."""
+    rows = [
+        [name, interval(one["turns"]), interval(one["loops"]), f"{100 * one['apart']:+.1f} %",
+         "yes" if one["agree"] else "**no**"]
+        for name, one in results.items() if name not in ("machine", "versions")
+    ]  # fmt: skip
+    head = ["model, plan", "by turns", "uninterrupted loops", "apart", "agree"]
+    return f"{where(results)}\n\n{table(head, rows)}"
+
+
+def again(results: Mapping[str, Any]) -> str:
+    """Return how often a bundle's ratio fell where the bundle said that it will."""
+    rows = []
+    for name, one in results.items():
+        if name in ("machine", "versions"):
+            continue
+        rows.append(
+            [name, f"`{one['plan']}`", interval(one["stated ratio"]),
+             "-".join(f"{end:.3f}" for end in one["predicted"]),
+             f"{one['inside']} of {one['measured again']} in {one['minutes']:.0f} min",
+             f"{one['inside, beside a neighbour']} of {one['beside a neighbour']}"]
+        )  # fmt: skip
+    head = ["model", "plan", "stated", "predicted", "measured again inside", "beside a neighbour"]
+    return f"{where(results)}\n\n{table(head, rows)}"
