@@ -33,9 +33,8 @@ wheel: | $(PY)  ## sdist and wheel with version and commit, into dist/
 pythons: wheel  ## the wheel's demo and the unit tests on every CPython at hand
 	$(PY) -m tools.pythons dist/*.whl
 
-test: dev lint  ## lint, types, layers and every test that is not marked long
+test: dev lint  ## lint, types, layers and every test that is not marked long, but for fuzzing
 	$(TESTS) tests/e2e tests/unit -n 2 $(BY_FILE)
-	$(TESTS) tests/fuzz -n 2
 	$(TESTS) tests/real tests/gpu -n 3
 
 lint: dev
@@ -56,6 +55,7 @@ unit: dev
 check: dev wheel
 	$(PY) -m benchmarks.speed.installed
 	$(PY) -m pytest tests -q -m long
+	$(TESTS) tests/fuzz -n 2
 	$(PY) -m benchmarks.accuracy.coverage --jobs 2
 	$(PY) -m benchmarks.noise.aa
 	$(PY) -m benchmarks.noise.clock
