@@ -62,7 +62,7 @@ check: dev wheel
 	$(PY) -m benchmarks.noise.again
 	$(PY) -m benchmarks.speed.demos
 	$(PY) -m benchmarks.speed.engine_overhead
-	$(PY) -m benchmarks.speed.openvino_overhead > benchmarks/results/openvino_overhead.json
+	$(PY) -m benchmarks.speed.openvino_overhead
 	$(PY) -m benchmarks.speed.buckets
 	$(PY) -m benchmarks.speed.main_job
 	$(PY) -m benchmarks.speed.regions

@@ -32,6 +32,7 @@ from benchmarks.peers.cases import Case as PeerCase
 from benchmarks.peers.environments import Environment, environment
 from benchmarks.peers.making import RECIPES, make
 from benchmarks.peers.recorded import write as recorded
+from benchmarks.result_files import result_file, write_results
 from ortune.analysis.benchmark.bench import race
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import OrtuneError
@@ -46,7 +47,7 @@ from ortune.model.io import file
 from ortune.recipe.build import build
 
 HERE = Path(__file__).resolve().parents[1]
-RESULTS = HERE / "results" / "accuracy_lost.json"
+RESULTS = result_file("accuracy_lost")
 WORK = HERE.parent / ".cache" / "accuracy_lost"
 MOST = 128
 """Rows that calibrate, evenly taken."""
@@ -125,7 +126,7 @@ def main() -> None:
         known = json.loads(RESULTS.read_text())["cases"] if RESULTS.is_file() else {}
         about = {"machine": machine(), "versions": versions(), "noise": noise.now()}
         whole = {**about, "cases": {**known, name: found}}
-        RESULTS.write_text(json.dumps(whole, indent=1) + "\n")
+        write_results(RESULTS, whole)
         show(name, found)
 
 

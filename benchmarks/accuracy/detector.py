@@ -24,6 +24,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.contestants import makers
 from ortune.core.budget import Budget
 from ortune.core.plugins import spelling
@@ -39,7 +40,7 @@ from ortune.model.io import file
 from ortune.recipe.build import build
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "detector"
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "detector.json"
+RESULTS = result_file("detector")
 ALLOWED = 0.01
 OURS = ("int8-static", "int8-static(per_channel=false)", "adaptive-rounding int8-static")
 STOCK = ("QDQ U8S8", "QDQ U8U8", "QDQ S8S8", "dynamic S8")
@@ -172,7 +173,7 @@ def main() -> None:
     asked = parser.parse_args()
     with TemporaryDirectory(prefix="detector-") as name:
         found = measured(Path(name), asked.pages, asked.calibration)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    write_results(RESULTS, found)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from tests.real.jobs import silero
 from tests.real.task import installed
 
 from benchmarks.accuracy.sessions import open_plain_session
+from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.networks import GptStep
 from ortune.backends.cpu import Cpu
 from ortune.core.reading import step
@@ -41,7 +42,7 @@ from ortune.model.io import file
 from ortune.recipe.build import build
 
 HERE = Path(__file__).resolve().parents[1]
-RESULTS = HERE / "results" / "sequences.json"
+RESULTS = result_file("sequences")
 SILERO = installed("silero-vad", "silero_vad/data/silero_vad_16k_op15.onnx")
 CALIBRATING, SCORED, TOKENS, WORDS, BLOCKS = 8, 8, 32, 32000, 6
 ROLLED, ZEROS, LONG = "rolled", "zeros", "zeros of one length"
@@ -163,7 +164,7 @@ def main() -> None:
         with TemporaryDirectory(prefix="ortune-") as folder:
             known[name] = run(CASES[name], Path(folder))
         about = {"machine": machine(), "versions": versions()}
-        RESULTS.write_text(json.dumps({**about, "cases": known}, indent=1) + "\n")
+        write_results(RESULTS, {**about, "cases": known})
         print(name, json.dumps(known[name], indent=1))
 
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 import ortune as ot
 from benchmarks.gpu import engine as gpu_engine
 from benchmarks.gpu import models as gpu_models
+from benchmarks.result_files import result_file
 from ortune.analysis.benchmark.bench import race
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
@@ -38,7 +39,7 @@ from ortune.core.plugins import codec
 from ortune.measurement.machine.machine import machine, versions
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "gpu.json"
+RESULTS = result_file("gpu")
 LEVELS: tuple[GraphLevel, ...] = ("disabled", "basic", "extended", "all")
 TARGETS = (("cpu", "fp32"), ("cpu", "int8"), ("gpu", "fp32"), ("gpu", "fp16"))
 NO_DEVICE = "not run: no device"

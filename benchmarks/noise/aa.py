@@ -26,10 +26,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.noise.verdicts import summary
+from benchmarks.result_files import result_file
 from benchmarks.speed.fresh import Kept, Side, logs, pairs, stream
 from benchmarks.speed.neighbour import neighbour, to_itself
 from ortune.core.backend import Backend
 from ortune.core.plugins import codec, spelling
+from ortune.core.version import commit
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.timing import stats
@@ -37,7 +39,7 @@ from ortune.measurement.timing.pairs import claiming
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = ROOT / "tests" / "plugins"
-RESULTS = ROOT / "benchmarks" / "results" / "aa.json"
+RESULTS = result_file("aa")
 KEPT = ROOT / "build" / "aa.jsonl"
 SLOWER = 0.03
 PAIRS = 30
@@ -116,7 +118,8 @@ def _write(path: Path, kept: Kept, asked: argparse.Namespace) -> None:
     rows = [row for row in kept.rows() if row["index"] < asked.pairs]
     about = {"machine": machine(), "versions": versions(), "slow twin": 1 + SLOWER}
     found = about | {"seconds of a search's pair": asked.search_seconds} | summary(rows)
-    path.write_text(_compact(found | {"pairs": rows}))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_compact(found | {"commit": commit(), "pairs": rows}))
     print(json.dumps({k: v for k, v in found.items() if k != "cells"}, indent=1))
 
 

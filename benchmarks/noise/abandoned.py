@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.result_files import result_file, write_results
 from benchmarks.search.table import tables
 from benchmarks.speed.fresh import Kept, pair_of
 from ortune.core.plugins import codec
@@ -30,7 +31,7 @@ from ortune.measurement.machine.machine import machine
 from ortune.measurement.timing import stats
 from ortune.search import abandon
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "abandoned.json"
+RESULTS = result_file("abandoned")
 STEPS: dict[str, float] = {"first A B": 0.5, "1 block": 1, "2 blocks": 2, "3 blocks": 3}
 _FEWEST = 3
 _PLACES = 60
@@ -59,7 +60,7 @@ def main() -> None:
         },
         "stopped though within 2 % of the best": wrong(every),
     }
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    write_results(RESULTS, found)
     print(json.dumps(found, indent=1))
 
 

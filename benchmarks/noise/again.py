@@ -23,6 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.neighbour import KINDS, neighbour, to_itself
 from ortune.bundle.evidence import BundleEvidence
 from ortune.bundle.read import Bundle, read
@@ -204,10 +205,10 @@ def _write(
         "minutes": round((rows[-1]["began"] - rows[0]["began"]) / 60, 1),
         "ratios": [[row["neighbour"], row["neighbour's cores"], row["ratio"]] for row in rows],
     }
-    path = ROOT / "benchmarks" / "results" / "again.json"
+    path = result_file("again")
     known = json.loads(path.read_text()) if path.is_file() else {}
     known |= {"machine": machine(), "versions": versions(), name: found}
-    path.write_text(json.dumps(known, indent=1) + "\n")
+    write_results(path, known)
     print(json.dumps({k: v for k, v in found.items() if k != "ratios"}, indent=1))
 
 

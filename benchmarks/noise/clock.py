@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.result_files import result_file, write_results
 from ortune.core.backend import Backend
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse
@@ -39,7 +40,7 @@ from ortune.measurement.timing.turns import burst, pace, ready, warm
 from ortune.model.analysis import facts
 from ortune.model.io import file
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "clock.json"
+RESULTS = result_file("clock")
 NAMES = ("minilm", "efficientnet-lite0", "resnet50", "bert")
 BASELINE = "cpu(threads=1)"
 BACKENDS = ("openvino(threads=1, precision=bf16)", "openvino(threads=1, precision=f32)")
@@ -199,7 +200,7 @@ def _write(case: Case, measured: dict[str, Any]) -> None:
     label = f"{case.name}, {case.backend}"
     label += "" if case.model == case.home / "model.onnx" else f", {case.model.name}"
     known |= {"machine": machine(), "versions": versions(), label: measured}
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    write_results(RESULTS, known)
     print(label, json.dumps(measured))
 
 

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
+from benchmarks.result_files import RESULTS, find_results
 from ortune.measurement.timing import stats
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 WRITTEN = RESULTS / "noise_prior.json"
 FITTED = ("PAIR_SD", "PRIOR_DF", "OCCASION_SD")
 _FLOOR = 1e-3
@@ -142,7 +142,7 @@ def _spread(name: str, means: Any, errors: Any, file: Path, machine: str) -> Spr
 
 def _aa(folder: Path) -> Iterator[Spread]:
     """Read A/A records: pairs by cell with their blocks, or means and errors under a label."""
-    for file in sorted(folder.glob("aa*.json")):
+    for file in sorted(folder.rglob("aa*.json")):
         found = json.loads(file.read_text())
         cpu = _cpu(found)
         cells: dict[str, list[Any]] = {}
@@ -168,7 +168,7 @@ def _told(folder: Path) -> Iterator[Spread]:
 
 def _again(folder: Path) -> Iterator[Repeats]:
     """Read repeats of one plan: single fresh pairs against what was stated of five."""
-    for file in sorted(folder.glob("again*.json")):
+    for file in sorted(folder.rglob("again*.json")):
         found = json.loads(file.read_text())
         for name, case in found.items():
             if not isinstance(case, Mapping) or "stated ratio" not in case:
@@ -183,7 +183,7 @@ def _again(folder: Path) -> Iterator[Repeats]:
 
 def _twice(folder: Path) -> Iterator[Repeats]:
     """Read the main job run twice: what rows differ by, less the variances of both means."""
-    file = folder / "rooms.json"
+    (file,) = find_results("rooms", folder)
     found = json.loads(file.read_text())
     for name, case in found["cases"].items():
         one, two = ({row["name"]: row for row in case[k]["rows"]} for k in ("before", "after"))

@@ -19,9 +19,10 @@ from benchmarks.peers.cases import CASES, Case, calibration
 from benchmarks.peers.environments import Environment, environment
 from benchmarks.peers.making import RECIPES, Made, make, recipes
 from benchmarks.peers.table import fill
+from benchmarks.result_files import result_file, write_results
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "peers.json"
+RESULTS = result_file("peers")
 PAGE = ROOT / "docs" / "peers.md"
 
 
@@ -64,7 +65,7 @@ def _run(case: Case, envs: list[Environment], asked: argparse.Namespace) -> None
         "tools": known.get("tools", {}) | tools,
         "cases": known["cases"] | {case.name: measure(case, folder, made, own, asked.seconds)},
     }
-    RESULTS.write_text(json.dumps(whole, indent=1) + "\n")
+    write_results(RESULTS, whole)
 
 
 def _made(case: Case, folder: Path, envs: list[Environment]) -> list[Made]:

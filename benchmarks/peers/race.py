@@ -33,6 +33,7 @@ from benchmarks.peers.environments import CACHE, Environment, environment
 from benchmarks.peers.goals import FACTOR, SECONDS, goal
 from benchmarks.peers.judged import Scores
 from benchmarks.peers.making import RACED
+from benchmarks.result_files import result_file
 from benchmarks.speed.budgets import SHAPES, Shape
 from benchmarks.speed.contestants import Contestant
 from benchmarks.speed.fresh import Kept
@@ -44,7 +45,7 @@ from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "peers_race.json"
+RESULTS = result_file("peers_race")
 WORK = ROOT / "build" / "peers_race"
 NAMES = ("efficientnet-lite0", "minilm", "resnet50")
 LABELS = ("all backends", "cpu")

@@ -26,6 +26,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.result_files import write_results
 from benchmarks.search.replayed import Result, replay
 from benchmarks.search.table import Table, tables, true_ratio
 from benchmarks.tables.search import replayed
@@ -59,7 +60,7 @@ def main() -> None:
         found = compared(wanted, policies, seconds, changed=asked.changed_space, mapped=mapped)
     print(replayed(found))
     if asked.left_out and not asked.names:
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        write_results(RESULTS, found)
 
 
 def compared(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.environments import CACHE
+from benchmarks.result_files import result_file, write_results
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 _SERVING = ("uvicorn", "httptools", "uvloop", "grpcio", "protobuf", "orjson", "tritonclient")
 _PEERS = {"kserve": "kserve", "mlserver": "mlserver", "litserve": "litserve", "ray": "ray"}
 
@@ -34,8 +32,8 @@ def about() -> dict[str, Any]:
 
 def write(name: str, found: dict[str, Any]) -> None:
     """Write results as JSON, and print where."""
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    path = result_file(name)
+    write_results(path, found)
     print(f"written: {path.name}")
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from tests.real.samples import written
 
 import ortune as ot
+from benchmarks.result_files import result_file, write_results
 from ortune.analysis.benchmark.bench import race
 from ortune.analysis.padding.buckets import Buckets, buckets
 from ortune.backends.bucketed import Bucketed
@@ -31,7 +32,7 @@ from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
 from ortune.measurement.machine.machine import machine, versions
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "buckets.json"
+RESULTS = result_file("buckets")
 BACKENDS = ("cpu(threads=1)", "openvino(threads=1)")
 COUNTS = (1, 2, 4, 8)
 _CALLS = 20000
@@ -59,7 +60,7 @@ def main() -> None:
                 continue
             result[text] = measured(model, data, backend, asked.seconds, Path(name))
             print(json.dumps(result[text], indent=1), flush=True)
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n")
+    write_results(RESULTS, result)
 
 
 def padded(source: Path, out: Path, width: int) -> Path:

@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.noise.again import one_pair, stated, unpack
+from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.neighbour import neighbour, to_itself
 from ortune.bundle.read import read
 from ortune.measurement.machine.machine import machine, versions
@@ -31,7 +32,7 @@ from ortune.measurement.timing import stats
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "demos"
-RESULTS = ROOT / "benchmarks" / "results" / "demos.json"
+RESULTS = result_file("demos")
 LONGEST_S = 90
 MAY_MISS = 1
 
@@ -54,7 +55,7 @@ def main() -> int:
             file.write(json.dumps(runs[-1]) + "\n")
         print(json.dumps(runs[-1]), flush=True)
     found = {"machine": machine(), "versions": versions(), "runs": runs, **judged(runs)}
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    write_results(RESULTS, found)
     return int(not found["held"])
 
 

@@ -38,6 +38,7 @@ import onnxruntime as ort
 import psutil
 from tests.real import engines
 
+from benchmarks.result_files import result_file, write_results
 from ortune.backends.cpu import Cpu
 from ortune.core.hardware.cpus import usable_cpus
 from ortune.engine.call import Call
@@ -112,7 +113,7 @@ def main(*wanted: str) -> int:
     packages = {name: version(name) for name in ("ortune", "onnxruntime", "numpy")}
     result = {"benchmark": "engine overhead", "machine": machine(), "rows": rows}
     result |= {"versions": packages, "load average": os.getloadavg()}
-    print(json.dumps(result, indent=1))
+    write_results(result_file("engine_overhead"), result)
     return 0 if all(row.get("within", True) for row in rows) else 1
 
 

@@ -20,11 +20,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.result_files import result_file, write_results
 from ortune.measurement.machine.machine import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "installed"
-RESULTS = ROOT / "benchmarks" / "results" / "installed.json"
+RESULTS = result_file("installed")
 LOCK = ROOT / "requirements" / "dev.lock"
 """The versions that all results are of."""
 EXTRAS = {"alone": "", "with openvino": "[openvino]"}
@@ -61,7 +62,7 @@ def main() -> None:
     found["interpreter"] = _said(python, "--version").strip()
     found["version"] = _said(python, "-m", "ortune.cli.main", "--version").strip()
     found["cpu_s"] = {name: _cpu_s(python, words, asked.runs) for name, words in TIMED.items()}
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    write_results(RESULTS, found)
     print(json.dumps({key: found[key] for key in ("wheel", "version", "cpu_s")}, indent=1))
 
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import ortune as ot
+from benchmarks.result_files import result_file, write_results
 from benchmarks.search.table import TABLES, read
 from benchmarks.speed.budgets import REAL, SHAPES, Shape
 from benchmarks.speed.contestants import Contestant, contestants
@@ -45,7 +46,7 @@ from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "main_job.json"
+RESULTS = result_file("main_job")
 FOUND = RESULTS.with_name("found.json")
 FILES = ROOT / ".cache" / "main_job"
 WORK = ROOT / "build" / "main_job"
@@ -90,7 +91,7 @@ def write(path: Path, name: str, found: dict[str, Any]) -> None:
     order = {one: at for at, one in enumerate(EVERY)}
     ordered = dict(sorted(known.items(), key=lambda case: order[case[0].partition(",")[0]]))
     about = {"machine": machine(), "versions": versions(), "threads": THREADS}
-    path.write_text(json.dumps(about | {"cases": ordered}, indent=1) + "\n")
+    write_results(path, about | {"cases": ordered})
 
 
 def run(

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from tests.real import engines
 
+from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.engine_overhead import Feeds, Row, timed, turn
 from ortune.engine.load import load
 from ortune.measurement.machine.machine import machine
@@ -62,7 +63,8 @@ def main(*wanted: str, rounds: int = ROUNDS, seconds: float = SECONDS) -> int:
             rows.append(row)
     packages = {name: version(name) for name in ("ortune", "onnxruntime", "openvino", "numpy")}
     result = {"benchmark": "openvino overhead", "machine": machine(), "plan": PLAN, "rows": rows}
-    print(json.dumps(result | {"versions": packages, "load average": os.getloadavg()}, indent=1))
+    about = {"versions": packages, "load average": os.getloadavg()}
+    write_results(result_file("openvino_overhead"), result | about)
     return 0 if all(row["within"] for row in rows) else 1
 
 

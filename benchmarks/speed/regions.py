@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.result_files import result_file
 from benchmarks.speed.budgets import SHAPES, Shape
 from benchmarks.speed.contestants import Contestant
 from benchmarks.speed.fresh import interval
@@ -52,7 +53,7 @@ BETWEEN = {
 """The mean cosine of sentences, and the signal to noise ratio over all samples: int8 of the whole
 network with all of the accuracy kit keeps about 0.9988, 29 dB, 25.3 dB and 57.1 dB. Nor do 16 bits
 keep the last two: efficientnet-lite0 has 26.8 dB in bf16, resnet50 of random weights 49.7."""
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "regions.json"
+RESULTS = result_file("regions")
 RACE_S = 150.0
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.result_files import RESULTS, find_results
 from benchmarks.tables.accuracy import coverage, detector, lost, power
 from benchmarks.tables.features import (
     buckets,
@@ -34,7 +35,6 @@ from benchmarks.tables.speed import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results"
 
 Writer = Callable[[Any], str]
 TABLES: Mapping[str, tuple[str, Writer]] = {
@@ -119,10 +119,13 @@ def filled(page: str, results: Path) -> str:
 
 def _written(name: str, results: Path) -> str:
     source, write = TABLES[name]
-    path = results / f"{source}.json"
-    if not path.is_file():
+    files = find_results(source, results)
+    if not files:
         return f"Not measured yet: there is no {source}.json among the results."
-    return write(json.loads(path.read_text()))
+    contents = [json.loads(path.read_text()) for path in files]
+    for content in contents:
+        content.pop("commit", None)  # some tables take every other key for a row
+    return "\n\n".join(map(write, contents))
 
 
 def every(pages: Iterable[Path] = PAGES) -> dict[str, list[str]]:

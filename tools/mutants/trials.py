@@ -31,7 +31,9 @@ LIBRARIES = (
 )
 COPIED = (
     *("src", "tests", "tools", "benchmarks", "examples", "docs", "pyproject.toml", "README.md"),
-    "benchmarks/results/abandoned.json",
+    *sorted(
+        str(path.relative_to(ROOT)) for path in ROOT.glob("benchmarks/results/*/abandoned.json")
+    ),
 )
 OPTIONS = ("-q", "-x", "--no-header", "--tb=no", "--basetemp=tmp")
 UNUSED = ("cacheprovider", "unraisableexception", "threadexception")

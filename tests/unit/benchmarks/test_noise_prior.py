@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 from benchmarks.noise import noise_prior
+from benchmarks.result_files import find_results
 
 from ortune.measurement.timing import stats
 
@@ -18,7 +19,7 @@ def test_code_and_file_hold_what_the_records_give() -> None:
     assert (found["PAIR_SD"], found["PRIOR_DF"]) == (stats.PAIR_SD, stats.PRIOR_DF)
     assert found["OCCASION_SD"] == stats.OCCASION_SD
     for one in (*found["spreads of pairs"], *found["repeats"]):
-        assert (noise_prior.RESULTS / one["file"]).is_file() and one["machine"]
+        assert find_results(one["file"].removesuffix(".json")) and one["machine"]
 
 
 def test_the_fit_finds_the_prior_that_variances_were_drawn_from() -> None:

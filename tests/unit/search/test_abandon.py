@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from benchmarks.noise import abandoned
+from benchmarks.result_files import find_results
 from tests.unit import studies
 
 from ortune.backends.cpu import Cpu
@@ -68,7 +68,9 @@ def test_what_neighbours_disturbed_must_be_twice_as_far_behind() -> None:
 
 
 def test_few_recorded_plans_near_the_best_would_have_been_stopped() -> None:
-    found = json.loads(abandoned.RESULTS.read_text())["stopped though within 2 % of the best"]
+    found = json.loads(find_results("abandoned")[0].read_text())[
+        "stopped though within 2 % of the best"
+    ]
     assert found["of all stopped"] <= 0.01
     assert NEAR == 1.02
 
