@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import click
 
+from ortune.cli.terminal.retired import refuse_retired
 from ortune.core.errors import OrtuneError, shortened, unexpected, visible
 from ortune.core.plugins import catalog
 
@@ -56,6 +57,7 @@ class Verbs(click.Group):
         """
         verbs = self.list_commands(ctx)
         if args[0] not in verbs and not args[0].startswith("-"):
+            refuse_retired(args[0])
             close = difflib.get_close_matches(args[0], verbs, n=1)
             raise OrtuneError(
                 f"no verb '{args[0]}'",

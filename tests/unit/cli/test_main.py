@@ -13,6 +13,7 @@ import pytest
 from onnx import helper
 
 from ortune.cli import main as cli
+from ortune.cli.terminal import retired as retired_words
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import catalog
 from ortune.core.reading import step
@@ -280,3 +281,28 @@ def test_every_verb_takes_a_settings_file(
     assert (
         two_lines(capsys.readouterr().err)[0] == "ortune bench: --threads: 'one' is not a number"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "retired", "name"),
+    [
+        (["timelines", "m.onnx"], "timelines", "ortune"),
+        (["inspect", "m.onnx", "--old-way=3"], "inspect --old-way", "ortune inspect"),
+        (["inspect", "old.toml"], "inspect --old-way", "ortune inspect"),
+    ],
+)
+def test_a_retired_word_is_answered_with_the_new_way(
+    words: list[str],
+    retired: str,
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "old.toml").write_text("old_way = 3\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(retired_words, "RETIRED", {retired: "write `ortune cost --timeline`"})
+    assert cli.main(words) == 2
+    what, fix = two_lines(capsys.readouterr().err)
+    assert what == f"{name}: `{retired}` is no more"
+    assert fix == "  fix: write `ortune cost --timeline`"

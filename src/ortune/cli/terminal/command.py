@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from ortune.cli.terminal.output import DISPLAY, JSON, STDOUT
+from ortune.cli.terminal.retired import refuse_retired
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Libraries
 from ortune.core.outputs import free
@@ -85,19 +86,26 @@ class Verb(click.Command):
             if word == "--json":
                 word = f"--json={rest.pop(0) if rest and rest[0].endswith('.json') else STDOUT}"
             words.append(word)
-        return super().parse_args(ctx, words)
+        try:
+            return super().parse_args(ctx, words)
+        except click.NoSuchOption as error:
+            refuse_retired(ctx.info_name or "", error.option_name)
+            raise
 
     def _from_file(self, ctx: click.Context, path: Path, args: list[str]) -> list[str]:
         """Put a settings file behind `args`; its keys are fields, or options without dashes."""
         kept = [(one.name, one) for one in self.params if one.name not in _OF_ONE_CALL]
         keys = {word.strip("-").replace("-", "_"): k for k, one in kept for word in one.opts}
         formerly: Mapping[str, str] = getattr(self.request, "formerly", {})
-        given = settings.read(path, dict(kept), {**keys, **formerly})
+        given = settings.read(path, dict(kept), {**keys, **formerly}, self._refuse_key)
         for key, value in given.items():
             given[key] = _typed(path, key, value, dict(kept)[key])
         held = [given.pop(k, ()) for k, one in kept if isinstance(one, click.Argument)]
         ctx.default_map = given
         return [*args, *(word for one in held for word in _words(one))]
+
+    def _refuse_key(self, key: str) -> None:
+        refuse_retired(self.name or "", f"--{key.replace('_', '-')}")
 
 
 def _typed(path: Path, key: str, value: Any, one: click.Parameter) -> Any:

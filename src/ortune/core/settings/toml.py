@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +26,10 @@ REPEAT = "ortune.toml"
 
 
 def read(
-    path: Path, known: Collection[str], formerly: Mapping[str, str] = MappingProxyType({})
+    path: Path,
+    known: Collection[str],
+    formerly: Mapping[str, str] = MappingProxyType({}),
+    refuse_key: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Read a settings file.
 
@@ -34,6 +37,7 @@ def read(
         path: The file.
         known: The keys it may have.
         formerly: Other words for keys, such as those of older files -> the key.
+        refuse_key: May say more of a key that is not known, by an error of its own.
 
     Raises:
         OrtuneError: It is not TOML, has a key that is not known, or sets a backend as only a
@@ -47,6 +51,8 @@ def read(
         raise OrtuneError(f"{path} is nested too deeply", fix="write it flat") from None
     found = {formerly.get(key, key): value for key, value in found.items()}
     if unknown := sorted(found.keys() - known):
+        if refuse_key is not None:
+            refuse_key(unknown[0])
         fix = f"use {', '.join(sorted(known))}"
         raise OrtuneError(f"{path}: unknown setting '{unknown[0]}'", fix=fix)
     if found.get("unsafe_pickle"):
