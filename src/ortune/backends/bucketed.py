@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.hardware.verified import Kind
-from ortune.core.plugins import catalog
+from ortune.core.plugins import catalog, stored
 from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import Workload
 
@@ -48,12 +48,12 @@ class Bucketed(Backend):
     reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
 
     inner: Backend = field(default_factory=lambda: catalog.load(Backend, "cpu")())
-    mask: str = ""
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    lengths: tuple[int, ...] = ()
+    mask: Annotated[str, stored.NAME] = ""
+    inputs: Annotated[tuple[str, ...], stored.items(stored.NAME, 4096)] = ()
+    outputs: Annotated[tuple[str, ...], stored.items(stored.NAME, 4096)] = ()
+    lengths: Annotated[tuple[int, ...], stored.items(stored.integer(1, 1 << 40), 4096)] = ()
     side: Literal["right", "left"] = "right"
-    custom_ops: tuple[str, ...] = ()
+    custom_ops: Annotated[tuple[str, ...], stored.CODE] = ()
 
     def __post_init__(self) -> None:
         if list(self.lengths) != sorted({n for n in self.lengths if n > 0}):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
+from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
@@ -19,6 +20,9 @@ from ortune.runtimes.onnxruntime import checks, cpu_options, keys, session
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
 from ortune.runtimes.onnxruntime import record as ort_record
 
+_CPUS = r"[0-9]{1,4}(-[0-9]{1,4})?"
+_AFFINITY = stored.text(rf"({_CPUS}([,;]{_CPUS})*)?", 8192)
+_OPTIMIZER = stored.text(r"[A-Za-z0-9_]+", 128)
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _SLOWER = {
     "SkipLayerNormFusion": ("LayerNormalization", "ReduceMean"),
@@ -65,10 +69,10 @@ class Cpu(Backend):
     reads: ClassVar[tuple[str, ...]] = ("custom_ops",)
 
     level: GraphLevel = "all"
-    disable: tuple[str, ...] = ()
+    disable: Annotated[tuple[str, ...], stored.items(_OPTIMIZER, 256)] = ()
     spin: bool = True
     spin_us: Annotated[int, Bounds(high=1e6)] = 0
-    spin_backoff: int = 1
+    spin_backoff: Annotated[int, stored.integer(1, 1 << 16)] = 1
     parallel: bool = False
     inter_threads: Annotated[int, THREADS] = 0
     arena: bool = True
@@ -76,13 +80,13 @@ class Cpu(Backend):
     memory_pattern: bool = True
     prepack: bool = True
     flush_denormals: bool = False
-    block_base: int = 0
-    affinity: str = ""
+    block_base: Annotated[int, stored.integer(0, 1 << 16)] = 0
+    affinity: Annotated[str, _AFFINITY] = ""
     fast_gelu: bool = False
     cast_chains: bool = False
     nbits_block: Annotated[int, Bounds(-1, 256)] = 0
-    config: tuple[str, ...] = ()
-    custom_ops: tuple[str, ...] = ()
+    config: Annotated[tuple[str, ...], stored.pairs(keys.SESSION_KEYS)] = ()
+    custom_ops: Annotated[tuple[str, ...], stored.CODE] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "level", graph_level(self.level))

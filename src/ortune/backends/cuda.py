@@ -12,6 +12,7 @@ from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.facts import Facts
 from ortune.core.hardware.verified import Kind
+from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
@@ -24,6 +25,20 @@ from ortune.runtimes.onnxruntime import (
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
 from ortune.runtimes.onnxruntime import record as ort_record
 from ortune.runtimes.onnxruntime.providers import nvidia, probe
+
+CUDA_OPTIONS: Mapping[str, stored.FieldRule] = {
+    "cudnn_conv1d_pad_to_nc1d": stored.SWITCH,
+    "cudnn_conv_use_max_workspace": stored.SWITCH,
+    "do_copy_in_default_stream": stored.SWITCH,
+    "enable_skip_layer_norm_strict_mode": stored.SWITCH,
+    "sdpa_kernel": stored.integer(0, 255),
+    "use_ep_level_unified_stream": stored.SWITCH,
+}
+"""Options of the CUDA provider that a file may set, beyond those that have a field.
+
+Left out on purpose: addresses (``gpu_external_*``, ``user_compute_stream``), and what tunes
+kernels at run time and keeps it in files (``tunable_op_*``).
+"""
 
 
 @dataclass(frozen=True)
@@ -63,8 +78,8 @@ class Cuda(Backend):
     arena_growth: Literal["power-of-two", "as-requested"] = "power-of-two"
     prefer_nhwc: bool = False
     fuse_conv_bias: bool = False
-    config: tuple[str, ...] = ()
-    custom_ops: tuple[str, ...] = ()
+    config: Annotated[tuple[str, ...], stored.pairs(CUDA_OPTIONS)] = ()
+    custom_ops: Annotated[tuple[str, ...], stored.CODE] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "level", graph_level(self.level))

@@ -15,6 +15,7 @@ from ortune.core.facts import Facts
 from ortune.core.hardware import verified
 from ortune.core.hardware.native import native as natively
 from ortune.core.hardware.native import native_types
+from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import THREADS
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
@@ -59,7 +60,7 @@ class Openvino(Backend):
     hyper_threading: Literal["default", "on", "off"] = "default"
     cores: Literal["any", "performance", "efficient"] = "any"
     flush_denormals: bool = False
-    config: tuple[str, ...] = ()
+    config: Annotated[tuple[str, ...], stored.pairs(property_keys.OPENVINO_PROPERTIES)] = ()
 
     def __post_init__(self) -> None:
         checks.at_least(0, threads=self.threads, streams=self.streams)

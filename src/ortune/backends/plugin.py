@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import State
 from ortune.core.hardware import verified
+from ortune.core.plugins import stored
 from ortune.core.session import Recording, Session
 from ortune.runtimes.onnxruntime import checks
 from ortune.runtimes.onnxruntime import record as ort_record
@@ -39,11 +40,12 @@ class PluginProvider(Backend):
     automatic: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ("package", "library")
 
-    package: str = ""
-    library: str = ""
-    provider: str = ""  # type: ignore[misc]  # of a class elsewhere, here what is asked for
+    package: Annotated[str, stored.CODE] = ""
+    library: Annotated[str, stored.CODE] = ""
+    # of a class elsewhere, here what is asked for
+    provider: Annotated[str, stored.text(r"[\w.]*", 128)] = ""  # type: ignore[misc]
     device: plug_in.Kind = "any"
-    options: tuple[str, ...] = ()
+    options: Annotated[tuple[str, ...], stored.CODE] = ()
 
     def __post_init__(self) -> None:
         checks.at_least(0, threads=self.threads)

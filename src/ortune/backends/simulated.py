@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from numpy.typing import NDArray
 
 from ortune.core.backend import Backend
+from ortune.core.plugins import stored
 from ortune.core.session import Session, Tensors
 from ortune.runtimes.in_process import InProcess
 from ortune.runtimes.onnxruntime import session as sessions
@@ -42,7 +43,7 @@ class Simulated(Backend):
 
     isa: Literal["avx2"] = "avx2"
     report: str = ""
-    custom_ops: tuple[str, ...] = ()
+    custom_ops: Annotated[tuple[str, ...], stored.CODE] = ()
 
     @property
     def lossy(self) -> bool:

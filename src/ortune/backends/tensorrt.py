@@ -16,6 +16,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.hardware import gpu
 from ortune.core.hardware.verified import Kind
+from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
@@ -31,6 +32,24 @@ from ortune.runtimes.onnxruntime import record as ort_record
 from ortune.runtimes.onnxruntime.engine_store import EngineKey
 from ortune.runtimes.onnxruntime.providers import nvidia, probe
 from ortune.runtimes.tensorrt import profiles
+
+TENSORRT_OPTIONS: Mapping[str, stored.FieldRule] = {
+    "trt_auxiliary_streams": stored.integer(-1, 64),
+    "trt_context_memory_sharing_enable": stored.SWITCH,
+    "trt_force_sequential_engine_build": stored.SWITCH,
+    "trt_layer_norm_fp32_fallback": stored.SWITCH,
+    "trt_max_partition_iterations": stored.integer(0, 1 << 16),
+    "trt_min_subgraph_size": stored.integer(1, 1 << 16),
+    "trt_sparsity_enable": stored.SWITCH,
+}
+"""Options of the TensorRT provider that a file may set, beyond those that have a field.
+
+Left out on purpose: what names a file, a folder or a library (``*_path``, ``*_paths``, ``*_name``,
+``trt_dump_*``, ``trt_ep_context_*``, ``trt_engine_decryption_*``), addresses (``*_bytestream``)
+and logging.
+"""
+_SHAPE = r"[0-9]{1,9}([x,][0-9]{1,9}){0,15}"
+_PROFILE = stored.text(rf"[^\r\n]{{1,512}}[:=]{_SHAPE}(\.\.{_SHAPE}){{0,2}}", 2048)
 
 
 @dataclass(frozen=True)
@@ -65,13 +84,13 @@ class Tensorrt(Backend):
     precision: Literal["graph", "fp16", "bf16"] = "graph"
     cuda_graph: bool = False
     workspace: Annotated[int, Bounds(high=1 << 24)] = 0
-    profiles: tuple[str, ...] = ()
+    profiles: Annotated[tuple[str, ...], stored.items(_PROFILE, 256)] = ()
     timing_cache: bool = True
     cache: bool = True
     builder_level: Annotated[int, Bounds(high=5)] = 3
     heuristics: bool = False
     io_binding: bool = True
-    config: tuple[str, ...] = ()
+    config: Annotated[tuple[str, ...], stored.pairs(TENSORRT_OPTIONS)] = ()
 
     def __post_init__(self) -> None:
         checks.agree((self.io_binding or not self.cuda_graph, "cuda_graph", "io_binding=true"))

@@ -11,6 +11,7 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import State
 from ortune.core.hardware.verified import Kind
 from ortune.core.outputs import caches
+from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Session
 from ortune.runtimes.tensorrt import build, library, profiles, run
@@ -42,7 +43,7 @@ class TensorrtEngine(Backend):
     reads: ClassVar[tuple[str, ...]] = ("plugins",)
 
     device: Annotated[int, Bounds(high=1024)] = 0
-    profiles: tuple[str, ...] = ()
+    profiles: Annotated[tuple[str, ...], stored.items(stored.NAME, 4096)] = ()
     workspace: Annotated[int, Bounds(high=2**24)] = 0
     builder_level: Annotated[int, Bounds(high=5)] = 3
     tf32: bool = False

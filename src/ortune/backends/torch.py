@@ -6,10 +6,11 @@ import importlib.util
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from ortune.core.backend import Backend
 from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins import stored
 from ortune.core.session import Session
 from ortune.runtimes.torch import session as native
 
@@ -36,8 +37,8 @@ class Torch(Backend):
     automatic: ClassVar[bool] = False
     reads: ClassVar[tuple[str, ...]] = ("source", "weights")
 
-    source: str = ""
-    weights: str = ""
+    source: Annotated[str, stored.CODE] = ""
+    weights: Annotated[str, stored.CODE] = ""
     compile: bool = False
     mode: Literal["default", "reduce-overhead", "max-autotune"] = "default"
     precision: Literal["f32", "bf16"] = "f32"

@@ -11,7 +11,7 @@ from ortune.bundle import entries
 from ortune.bundle.sbom import extended
 from ortune.core.atomic_write import replacing
 from ortune.core.errors import BadModel
-from ortune.core.plugins import allowed, codec, stored
+from ortune.core.plugins import codec, stored
 from ortune.engine import archive
 from ortune.engine.instances import Serving
 from ortune.engine.manifest import FORMAT, MANIFEST, SBOM, SERVING, Manifest, Member
@@ -67,7 +67,7 @@ def write(bundle: Path, draft: Path, how: Serving) -> None:
 def spelled(how: Serving) -> bytes:
     """Return the member: what of it a bundle may say."""
     told = codec.encode(how)
-    return json.dumps({name: told[name] for name in allowed.SERVING}, indent=1).encode()
+    return json.dumps({name: told[name] for name in stored.settable(Serving)}, indent=1).encode()
 
 
 def _copied(

@@ -13,13 +13,21 @@ from numpy.typing import NDArray
 
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
-from ortune.core.plugins import user_function
+from ortune.core.plugins import stored, user_function
 from ortune.core.plugins.bounds import ANY, Bounds
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 SETTINGS = "preprocess.toml"
+
+_SIDE = stored.integer(1, 16384)
+_SIDES = stored.either(_SIDE, stored.items(_SIDE, 2))
+_FACTOR = stored.number(-1e9, 1e9)
+_FACTORS = stored.either(_FACTOR, stored.items(_FACTOR, 3))
+_SPREAD = stored.number(1e-9, 1e9)
+_SPREADS = stored.either(_SPREAD, stored.items(_SPREAD, 3))
+_DTYPES = stored.word("", "float32", "float16", "float64", "uint8", "int8", "int32", "int64")
 
 Size: TypeAlias = int | tuple[int, int]
 Interpolation: TypeAlias = Literal["nearest", "bilinear", "bicubic", "lanczos", "box"]
@@ -42,16 +50,16 @@ class Preprocess:
         dtype: Of the tensor; empty takes the input's.
     """
 
-    input: str = ""
-    resize: Annotated[Size | None, Bounds(1, 65535)] = None
-    crop: Annotated[Size | None, Bounds(1, 65535)] = None
+    input: Annotated[str, stored.NAME] = ""
+    resize: Annotated[Size | None, Bounds(1, 65535), _SIDES] = None
+    crop: Annotated[Size | None, Bounds(1, 65535), _SIDES] = None
     interpolation: Interpolation = "bilinear"
     channels: Literal["rgb", "bgr", "gray"] = "rgb"
-    scale: Annotated[float, ANY] = 1 / 255
-    mean: Annotated[float | tuple[float, ...], ANY] = 0.0
-    std: Annotated[float | tuple[float, ...], ANY] = 1.0
+    scale: Annotated[float, ANY, _FACTOR] = 1 / 255
+    mean: Annotated[float | tuple[float, ...], ANY, _FACTORS] = 0.0
+    std: Annotated[float | tuple[float, ...], ANY, _SPREADS] = 1.0
     layout: Literal["NCHW", "NHWC"] = "NCHW"
-    dtype: str = ""
+    dtype: Annotated[str, _DTYPES] = ""
 
     def __str__(self) -> str:
         size = "as they are" if self.resize is None else f"resized to {_times(self.resize)}"

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from numpy.typing import NDArray
 
@@ -19,12 +19,14 @@ from ortune.core.errors import BadData, BadSettings, OrtuneError, gist
 from ortune.core.hardware.cpus import effective_cpus, shares, usable_cpus
 from ortune.core.hardware.instances import InstanceGroup, read_device
 from ortune.core.plugins import stored
+from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Session, Tensors
 from ortune.runtimes.onnxruntime import affinity
 
 MAX_BATCH = 8
 """Rows that are computed together where nothing is said: more gain little on a CPU, where the
 activations of convolutions leave the caches."""
+MOST_ROWS = 1 << 20
 MAX_QUEUE = 1024
 """Requests that wait at most, where nothing is said."""
 _RESERVE = "ENABLE_CPU_RESERVATION"
@@ -51,12 +53,12 @@ class Serving:
         devices: Of each instance, such as ``gpu0``; none leaves them to the backend.
     """
 
-    instances: int = 1
-    max_batch: int = MAX_BATCH
-    max_delay_us: int = 0
-    preferred: tuple[int, ...] = ()
+    instances: Annotated[int, Bounds(1, 1024)] = 1
+    max_batch: Annotated[int, Bounds(1, MOST_ROWS)] = MAX_BATCH
+    max_delay_us: Annotated[int, Bounds(high=10_000_000)] = 0
+    preferred: Annotated[tuple[int, ...], stored.items(stored.integer(1, MOST_ROWS), 64)] = ()
     max_queue: int = MAX_QUEUE
-    threads: int = 0
+    threads: Annotated[int, Bounds(high=1_000_000)] = 0
     devices: tuple[str, ...] = ()
 
     @property

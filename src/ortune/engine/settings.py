@@ -13,7 +13,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.hardware.instances import InstanceGroup, read_device, read_instances, total
-from ortune.core.plugins import allowed, codec, stored
+from ortune.core.plugins import codec, stored
 from ortune.engine import archive, consent
 from ortune.engine.instances import Serving
 from ortune.engine.manifest import SERVING, Manifest, PackedPlan
@@ -127,7 +127,7 @@ def packed_serving(name: str, file: zipfile.ZipFile, manifest: Manifest) -> Serv
         data = stored.loads(file.read(SERVING))
         if not isinstance(data, dict):
             raise ValueError("it is no mapping")
-        stored.demand_fields(data, allowed.SERVING, where)
+        stored.demand_fields(data, Serving, where)
     except ValueError as error:
         raise BadModel(f"{where} cannot be read: {error}", fix=stored.DISTRUST) from error
     except BadSettings as error:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.metric import Metric
-from ortune.core.plugins import bounds, user_function
+from ortune.core.plugins import bounds, stored, user_function
 from ortune.core.session import Tensors
 from ortune.core.wording import count
 from ortune.scoring import average_precision, boxes
@@ -51,7 +51,7 @@ class Map(Metric):
     scores: str = ""
     classes: str = ""
     valid: str = ""
-    decode: str = ""
+    decode: Annotated[str, stored.CODE] = ""
     layout: Format = "xyxy"
     iou: Annotated[float, bounds.SHARE] = 0.0
     nms: Annotated[float, bounds.SHARE] = 0.0

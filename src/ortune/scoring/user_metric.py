@@ -11,7 +11,7 @@ import numpy as np
 
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.metric import Kind, Metric
-from ortune.core.plugins import bounds, user_function
+from ortune.core.plugins import bounds, stored, user_function
 from ortune.scoring.fidelity import check_share
 from ortune.scoring.outputs import Floats
 
@@ -32,8 +32,8 @@ class UserMetric(Metric):
         share: Of the samples that must keep the limit; 0 takes the function's own.
     """
 
-    path: str = ""
-    share: Annotated[float, bounds.SHARE] = 0.0
+    path: Annotated[str, stored.CODE] = ""
+    share: Annotated[float, bounds.SHARE, stored.number(0, 1)] = 0.0
 
     def __post_init__(self) -> None:
         check_share(self.share, self.name())

@@ -26,11 +26,11 @@ from ortune.backends.openvino import Openvino
 from ortune.bundle.pack import pack
 from ortune.cli.main import main
 from ortune.core.backend import Backend
-from ortune.core.plugins import allowed, codec
+from ortune.core.plugins import codec
 from ortune.engine.load import load
 from ortune.engine.reader import sessions
 from ortune.engine.reader.generate import reader, source
-from ortune.engine.reader.tables import DEFAULTS
+from ortune.engine.reader.tables import BACKENDS, DEFAULTS
 from ortune.runtimes.onnxruntime import cpu_options
 from ortune.runtimes.openvino import properties
 
@@ -80,7 +80,7 @@ class TestText:
 
     def test_its_tables_are_ours(self) -> None:
         held = standalone.reader()
-        assert json.loads(json.dumps(allowed.BACKENDS)) == held.BACKENDS
+        assert json.loads(json.dumps(BACKENDS)) == held.BACKENDS
         assert json.loads(json.dumps(DEFAULTS)) == held.DEFAULTS
 
     def test_its_size_is_one_that_a_bundle_may_carry(self) -> None:

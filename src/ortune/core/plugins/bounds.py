@@ -73,7 +73,7 @@ ANY = Bounds(-math.inf, math.inf)
 """Any finite number, of either sign."""
 SHARE = Bounds(high=1.0)
 """From 0 to 1."""
-THREADS = Bounds(per_cpu=2)
+THREADS = Bounds(high=1_000_000, per_cpu=2)
 """Of threads, sessions, streams or processes that work at once."""
 
 

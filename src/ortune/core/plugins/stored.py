@@ -1,7 +1,18 @@
-"""Check what files from elsewhere hold: bounded JSON whose backends keep to one table.
+"""What a file from elsewhere may set, and the check of what it holds.
 
-Every reader of bundles, runs and settings files passes through here before a value is built; the
-table itself is `ortune.core.plugins.allowed`.
+A bundle, a run's folder and a settings file carry data, not power: nothing that they set writes a
+file, loads code, names a path or an interpreter, or asks for more than this machine has. Nothing
+that is stored sets an environment variable. Every reader of them passes through here before a
+value is built: JSON is bounded, and every setting of a backend keeps to the rule of its field.
+
+The rule of a field stands in its annotation, ``Annotated[tuple[str, ...], stored.CODE]``, or
+follows from it: a truth, a choice of words (``Literal``), a number with ``Bounds``. A field of
+ours without one takes nothing from a file; one of another package's backend takes numbers, truths
+and plain words.
+
+What a person types on a command line, or writes in Python, is not held to it: it is that person's
+machine. A search is the exception: its results are written to be read again, so that what
+`optimize` is given must keep to the rules too.
 """
 
 from __future__ import annotations
@@ -10,12 +21,13 @@ import dataclasses
 import json
 import math
 import re
+import typing
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from ortune.core.errors import BadSettings, shortened
-from ortune.core.plugins import allowed
-from ortune.core.plugins.allowed import Rule
+from ortune.core.plugins import bounds, catalog
 from ortune.core.plugins.plugin import Plugin
 
 P = TypeVar("P", bound=Plugin)
@@ -30,6 +42,110 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 """How a half of a character beyond the first 65,536 is spelled."""
 _LONGEST = 80
 _INTERVAL = dict.fromkeys(("low", "value", "high")).keys()
+
+
+class FieldRule(dict[str, Any]):
+    """What a stored value may be, as plain data; it stands in the annotation of a field."""
+
+
+def integer(least: int, most: int) -> FieldRule:
+    """Whole numbers."""
+    return FieldRule(rule="integer", least=least, most=most)
+
+
+def number(least: float, most: float) -> FieldRule:
+    """Finite numbers."""
+    return FieldRule(rule="number", least=least, most=most)
+
+
+def word(*words: str) -> FieldRule:
+    """One of these words."""
+    return FieldRule(rule="word", of=list(words))
+
+
+def text(pattern: str, most: int) -> FieldRule:
+    """Texts of at most so many characters that match a pattern as a whole."""
+    return FieldRule(rule="text", pattern=pattern, most=most)
+
+
+def items(of: FieldRule, most: int) -> FieldRule:
+    """Lists of at most so many items, each by a rule."""
+    return FieldRule(rule="list", of=of, most=most)
+
+
+def either(*rules: FieldRule) -> FieldRule:
+    """What keeps to one of these rules."""
+    return FieldRule(rule="either", of=list(rules))
+
+
+def pairs(keys: Mapping[str, FieldRule]) -> FieldRule:
+    """Lists of ``key=value`` texts, each key by its rule; other keys are refused."""
+    return FieldRule(rule="pairs", keys=keys)
+
+
+FLAG = FieldRule(rule="flag")
+SWITCH = word("0", "1")
+CODE = FieldRule(rule="code")
+"""Names of libraries or functions. They are kept and shown, and run only where a person says so by
+name (`ortune.engine.consent`)."""
+NOTHING = FieldRule(rule="nothing")
+"""No value but an empty one: of a field that names a file, or says nothing of files."""
+NAME = text(r"(?s).*", 4096)
+"""A tensor's name: a key in a mapping and nothing else, whatever is in it."""
+_PLUGIN = FieldRule(rule="plugin")
+"""A plugin, whose fields keep to their own rules."""
+_OTHER: Mapping[type, FieldRule] = {
+    bool: FLAG,
+    int: integer(-(1 << 31), 1 << 31),
+    float: number(-1e300, 1e300),
+    str: text(r"[\w-]*", 64),
+    list: FieldRule(rule="list", most=4096),
+}
+"""By what its value is: a field of a backend from another package that has no rule."""
+
+
+@cache
+def declared(kind: type[Any]) -> Mapping[str, FieldRule]:
+    """Return field -> the rule in its annotation, of a dataclass's fields that have one."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = {one.name: _declared(hints[one.name]) for one in dataclasses.fields(kind)}
+    return {name: rule for name, rule in found.items() if rule is not None}
+
+
+@cache
+def rules(kind: type[Any]) -> Mapping[str, FieldRule]:
+    """Return field -> rule of a dataclass, for every field: `NOTHING` where none is to be read."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {
+        one.name: _declared(hints[one.name]) or _derived(hints[one.name])
+        for one in dataclasses.fields(kind)
+    }
+
+
+def settable(kind: type[Any]) -> Mapping[str, FieldRule]:
+    """Return field -> rule of a dataclass, of the fields that a file may set."""
+    return {name: rule for name, rule in rules(cast(Any, kind)).items() if rule is not NOTHING}
+
+
+def _declared(hint: Any) -> FieldRule | None:
+    metadata = getattr(hint, "__metadata__", ())
+    return next((one for one in metadata if isinstance(one, FieldRule)), None)
+
+
+def _derived(hint: Any) -> FieldRule:
+    """Return the rule that an annotation without one amounts to."""
+    limits = bounds.declared(hint)
+    kind = hint.__origin__ if typing.get_origin(hint) is Annotated else hint
+    if kind is bool:
+        return FLAG
+    if typing.get_origin(kind) is Literal:
+        return word(*typing.get_args(kind))
+    if kind is float and limits:
+        return number(limits.low, limits.high)
+    if kind is int and limits:
+        whole = integer(int(limits.low), int(limits.high))
+        return whole if limits.per_cpu is None else FieldRule(whole, cpus=True)
+    return _PLUGIN if isinstance(kind, type) and issubclass(kind, Plugin) else NOTHING
 
 
 def loads(content: bytes | str) -> Any:
@@ -73,17 +189,18 @@ def demand(data: object, where: str, *, fix: str = DISTRUST, signed: bool = Fals
 
 
 def demand_fields(
-    data: Mapping[str, Any], rules: Mapping[str, Rule], where: str, *, fix: str = DISTRUST
+    data: Mapping[str, Any], kind: type[Any], where: str, *, fix: str = DISTRUST
 ) -> None:
-    """Refuse plain data whose keys or values are not by these rules.
+    """Refuse plain data that set a dataclass's fields as a file may not.
 
     Raises:
-        BadSettings: A key has no rule, or its value breaks it.
+        BadSettings: A key is no field that a file may set, or its value breaks the rule.
     """
+    allowed = settable(kind)
     for name, value in data.items():
-        rule = rules.get(name)
+        rule = allowed.get(name)
         if rule is None:
-            known = ", ".join(rules)
+            known = ", ".join(allowed)
             raise BadSettings(f"{where}: '{_cut(name)}' is none of {known}", fix=fix)
         if why := next(_broken(rule, value), ""):
             raise BadSettings(f"{where}: {name}: {why}", fix=fix)
@@ -93,8 +210,7 @@ def code(data: object) -> tuple[str, ...]:
     """Return the names of libraries and functions in plain JSON data, in order, each once."""
     found: dict[str, None] = {}
     for held in _mappings(data):
-        rules, _ = _rules(held)
-        for name, rule in rules.items():
+        for name, rule in _rules(str(held.get("is", "")))[0].items():
             if rule["rule"] == "code" and (value := held.get(name)):
                 found |= dict.fromkeys([value] if isinstance(value, str) else map(str, value))
     return tuple(found)
@@ -105,11 +221,11 @@ def lowered(plugin: P, cpus: int) -> tuple[P, int]:
 
     The count is 0 where none was lowered. CPUs that threads were bound to are dropped with it.
     """
-    rules, most = allowed.BACKENDS.get(plugin.name(), {}), 0
+    most, limits = 0, rules(type(plugin))
     changed: dict[str, Any] = {}
     for field in dataclasses.fields(plugin):
         value = getattr(plugin, field.name)
-        counts = field.name == "threads" or rules.get(field.name, {}).get("cpus", False)
+        counts = field.name == "threads" or "cpus" in limits[field.name]
         if isinstance(value, Plugin):
             inner, above = lowered(value, cpus)
             if above:
@@ -124,17 +240,6 @@ def lowered(plugin: P, cpus: int) -> tuple[P, int]:
 def threads(plugin: Plugin) -> int:
     """Return the largest count of threads that a backend asks for; 0 asks for the CPUs."""
     return lowered(plugin, 0)[1]
-
-
-def table() -> dict[str, Any]:
-    """Return the whole table as plain data, for a reader that cannot import this package."""
-    return {
-        "backends": allowed.BACKENDS,
-        "metrics": allowed.METRICS,
-        "other": allowed.OTHER,
-        "environment": allowed.ENVIRONMENT,
-        "interpreters": list(allowed.INTERPRETERS),
-    }
 
 
 def _ordered(least: float, low: Any, value: Any, high: Any) -> bool:
@@ -161,34 +266,44 @@ def _mappings(data: object) -> Iterator[Mapping[str, Any]]:
     raise BadSettings(_DEEP, fix=DISTRUST)
 
 
-def _rules(held: Mapping[str, Any]) -> tuple[Mapping[str, Rule], bool]:
-    """Return the rules of a stored plugin's fields, and whether others follow `OTHER`."""
-    folder, _, name = str(held.get("is", "")).partition("/")
-    if folder == "backends":
-        return allowed.BACKENDS.get(name, {}), name not in allowed.BACKENDS
-    return (allowed.METRICS.get(name, {}) if folder == "metrics" else {}), False
+@cache
+def _rules(path: str) -> tuple[Mapping[str, FieldRule], bool]:
+    """Return the rules of a stored plugin's fields, and whether those without one are `_OTHER`'s.
+
+    Args:
+        path: Its folder and name, such as ``backends/cpu``; no file of the user's is run.
+    """
+    folder, _, name = path.partition("/")
+    if folder not in ("backends", "metrics"):
+        return {}, False
+    module = catalog.modules(folder).get(name)
+    if module is None:
+        return {}, folder == "backends"
+    kind = catalog.load(catalog.base_of(folder), name)
+    ours = module.startswith("ortune.")
+    return rules(kind) if ours and folder == "backends" else declared(kind), (
+        folder == "backends" and not ours
+    )
 
 
 def _refused(held: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with one stored plugin. Fields that it lacks are the codec's matter."""
-    rules, foreign = _rules(held)
-    name = str(held["is"]).partition("/")[2]
+    path = str(held["is"])
+    limits, foreign = _rules(path)
+    name = path.partition("/")[2]
     if foreign and not re.fullmatch(r"[\w-]+", name):
         yield f"'{_cut(name)}' is no backend that is installed"
     for field, value in held.items():
-        rule = rules.get(field) or (_other(value) if foreign and field != "is" else None)
+        rule = limits.get(field) or (_other(value) if foreign and field != "is" else None)
         if rule is not None:
             yield from (f"{name}({field}=...): {why}" for why in _broken(rule, value))
 
 
-def _other(value: object) -> Rule | None:
-    """Return the rule for a value of a backend that is not ortune's own."""
-    kinds = ((bool, "flag"), (int, "integer"), (float, "number"), (str, "text"), (list, "list"))
-    kind = next((name for one, name in kinds if isinstance(value, one)), "")
-    return allowed.OTHER.get(kind)
+def _other(value: object) -> FieldRule | None:
+    return next((rule for kind, rule in _OTHER.items() if isinstance(value, kind)), None)
 
 
-def _broken(rule: Rule, value: Any) -> Iterator[str]:
+def _broken(rule: FieldRule, value: Any) -> Iterator[str]:
     """Yield how a value breaks its rule; of another type than the rule's it is refused too."""
     match rule["rule"]:
         case "flag":
@@ -220,7 +335,7 @@ def _broken(rule: Rule, value: Any) -> Iterator[str]:
                 yield f"{_shown(value)} is no list of names"
 
 
-def _bounded(rule: Rule, value: Any) -> Iterator[str]:
+def _bounded(rule: FieldRule, value: Any) -> Iterator[str]:
     kinds = (int,) if rule["rule"] == "integer" else (int, float)
     if not isinstance(value, kinds) or isinstance(value, bool):
         yield f"{_shown(value)} is no {rule['rule']}"
@@ -228,7 +343,7 @@ def _bounded(rule: Rule, value: Any) -> Iterator[str]:
         yield f"{_shown(value)} is not between {rule['least']} and {rule['most']}"
 
 
-def _listed(rule: Rule, value: Any) -> Iterator[str]:
+def _listed(rule: FieldRule, value: Any) -> Iterator[str]:
     if not isinstance(value, list) or len(value) > rule["most"]:
         yield f"{_shown(value)} is no list of at most {rule['most']}"
         return
@@ -238,7 +353,7 @@ def _listed(rule: Rule, value: Any) -> Iterator[str]:
             yield from _broken(one, item)
 
 
-def _paired(keys: Mapping[str, Rule], value: Any) -> Iterator[str]:
+def _paired(keys: Mapping[str, FieldRule], value: Any) -> Iterator[str]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         yield f"{_shown(value)} is no list of key=value"
         return

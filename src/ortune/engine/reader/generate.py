@@ -18,10 +18,11 @@ from ortune.core.version import __version__
 from ortune.engine.reader.definitions import PACKAGE, ROOT, Definition, Name, definitions
 
 ENTRY = "ortune.engine.reader.opening"
-DATA = ("ortune.core.plugins.allowed", "ortune.engine.reader.tables")
+DATA = ("ortune.engine.reader.tables",)
 """Modules whose values are written as JSON, in the place of their code."""
 INSTEAD: Mapping[Name, Name] = {
     ("ortune.engine.manifest", "decoded"): ("ortune.engine.reader.forms", "decoded"),
+    ("ortune.core.plugins.stored", "_rules"): ("ortune.engine.reader.sessions", "rules"),
     ("ortune.runtimes.onnxruntime.custom_ops", "register"): (
         "ortune.engine.reader.sessions",
         "register",

@@ -12,8 +12,7 @@ from ortune.core import wording
 from ortune.core.backend import graph_level
 from ortune.core.errors import BackendMissing, BadSettings
 from ortune.core.hardware.cpus import effective_cpus
-from ortune.core.plugins import allowed
-from ortune.engine.reader.tables import DEFAULTS
+from ortune.engine.reader.tables import BACKENDS, DEFAULTS
 from ortune.runtimes.onnxruntime import checks, cpu_options, session
 from ortune.runtimes.openvino import native, plugin, properties
 
@@ -43,7 +42,7 @@ def completed(settings: Mapping[str, Any]) -> SimpleNamespace:
 
 def at_hand(fields: SimpleNamespace) -> tuple[SimpleNamespace, str]:
     """Return settings with no more threads than there are CPUs, and what to say of that."""
-    cpus, rules = effective_cpus(), allowed.BACKENDS[fields.kind]
+    cpus, rules = effective_cpus(), BACKENDS[fields.kind]
     counts = [name for name, rule in rules.items() if rule.get("cpus")]
     most = max(getattr(fields, name) for name in counts)
     if most <= cpus:
@@ -101,6 +100,14 @@ def _plugged(device: str) -> bool:
             return False
         raise
     return True
+
+
+def rules(path: str) -> tuple[Mapping[str, Any], bool]:
+    """Return the rules of a stored plugin's fields, and whether those without one are free."""
+    folder, _, name = path.partition("/")
+    return BACKENDS.get(name, {}) if folder == "backends" else {}, (
+        folder == "backends" and name not in BACKENDS
+    )
 
 
 def register(options: Any, libraries: Sequence[str]) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.core.plugins import codec
+from ortune.core.backend import Backend
+from ortune.core.plugins import catalog, codec, stored
 from ortune.core.version import __version__
 from ortune.engine.manifest import Manifest
 
@@ -64,3 +65,9 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "openvino": _defaults(Openvino()),
 }
 """Backend that the reader runs -> its fields, as they are where nothing is set."""
+BACKENDS: Mapping[str, Mapping[str, Any]] = {
+    name: stored.rules(catalog.load(Backend, name))
+    for name in catalog.names(Backend)
+    if catalog.modules(Backend.folder)[name].startswith("ortune.")
+}
+"""Backend -> field -> what a file may set it to."""

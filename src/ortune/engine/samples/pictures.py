@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ortune.core import preprocess
 from ortune.core.errors import BadData, BadModel, OrtuneError
-from ortune.core.plugins import allowed, stored
+from ortune.core.plugins import stored
 from ortune.core.preprocess import Preprocess
 from ortune.data import images
 from ortune.engine import archive
@@ -36,7 +36,7 @@ class PictureInput:
     @property
     def keys(self) -> Mapping[str, Any]:
         """The settings as keys of ``preprocess.toml``, those left out there too."""
-        given = {name: getattr(self.settings, name) for name in allowed.PREPROCESS}
+        given = {name: getattr(self.settings, name) for name in stored.settable(Preprocess)}
         return {name: value for name, value in given.items() if value is not None}
 
     def tensors(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -137,7 +137,7 @@ def _fits(given: Mapping[str, Any], signature: Signature) -> bool:
 def _input(given: Mapping[str, Any], where: str, signature: Signature) -> PictureInput:
     """Return the input by settings that keep to the table."""
     try:
-        stored.demand_fields(given, allowed.PREPROCESS, where)
+        stored.demand_fields(given, Preprocess, where)
         settings, spec = images.settings_for(given, signature.inputs, lambda _: None, where)
         for name in ("mean", "std"):
             preprocess.per_channel(settings, name)

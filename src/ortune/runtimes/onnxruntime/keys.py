@@ -12,15 +12,51 @@ import importlib.util
 import mmap
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ortune.core.errors import BadSettings
+from ortune.core.plugins import stored
 
 _KEY = re.compile(rb"(?<![\w.])(?:session|optimization|ep|mlas)\.[a-z0-9_.]+[a-z0-9](?![\w.])")
 _ENDINGS = (".so", ".dll", ".dylib", ".pyd")
+SESSION_KEYS: Mapping[str, stored.FieldRule] = {
+    "mlas.disable_kleidiai": stored.SWITCH,
+    "mlas.enable_gemm_fastmath_arm64_bfloat16": stored.SWITCH,
+    "mlas.kleidiai.conv_igemm_max_work": stored.integer(0, 1 << 31),
+    "mlas.nchwc_depthwise_sliding": stored.SWITCH,
+    "mlas.nchwc_pointwise_conv_max_input_channel_batch": stored.integer(0, 1 << 16),
+    "mlas.qnbit.force_fp32": stored.SWITCH,
+    "mlas.use_lut_gemm": stored.SWITCH,
+    "optimization.constant_folding_max_output_size_in_bytes": stored.integer(0, 1 << 30),
+    "session.disable_aot_function_inlining": stored.SWITCH,
+    "session.disable_cpu_ep_fallback": stored.SWITCH,
+    "session.disable_double_qdq_remover": stored.SWITCH,
+    "session.disable_qdq_constant_folding": stored.SWITCH,
+    "session.disable_quant_qdq": stored.SWITCH,
+    "session.enable_dq_matmulnbits_fusion": stored.SWITCH,
+    "session.enable_quant_qdq_cleanup": stored.SWITCH,
+    "session.force_spinning_stop": stored.SWITCH,
+    "session.graph_optimizations_loop_level": stored.word("0", "1", "2"),
+    "session.prepack.enable_parallel": stored.SWITCH,
+    "session.qdq_matmulnbits_accuracy_level": stored.integer(0, 4),
+    "session.qdqisint8allowed": stored.SWITCH,
+    "session.strict_shape_type_inference": stored.SWITCH,
+    "session.use_deterministic_compute": stored.SWITCH,
+    "session.use_device_allocator_for_initializers": stored.SWITCH,
+    "session.x64quantprecision": stored.SWITCH,
+}
+"""Session keys that a file may set, beyond those that have a field of `cpu`.
+
+Left out on purpose, with their kin in versions to come: what writes or reads a file or names a
+folder (``session.collect_node_memory_stats_to_file``, ``session.optimized_model_*``,
+``session.debug_layout_transformation``, ``ep.context_*``, ``session.*_file``), what reads the
+model in another format (``session.load_model_format``, ``session.use_ort_model_bytes_*``), what
+switches a protection of the runtime off (``session.function_expansion_*``), logging, and what
+nobody has a use for here.
+"""
 
 
 @cache

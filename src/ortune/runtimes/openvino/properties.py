@@ -9,6 +9,7 @@ from typing import Any
 
 from ortune.core.errors import BadSettings
 from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins import stored
 from ortune.runtimes.onnxruntime import checks, keys
 from ortune.runtimes.openvino import package
 
@@ -43,6 +44,29 @@ OWN: Mapping[str, str] = {
     "CPU_DENORMALS_OPTIMIZATION": "flush_denormals",
 }
 """Properties that have a field."""
+_YES_NO = stored.word("YES", "NO")
+_PRECISION = stored.word("f32", "f16", "bf16", "u8", "i8", "u4", "i4", "dynamic")
+OPENVINO_PROPERTIES: Mapping[str, stored.FieldRule] = {
+    "CPU_SPARSE_WEIGHTS_DECOMPRESSION_RATE": stored.number(0, 1),
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": stored.integer(0, 1 << 16),
+    "ENABLE_CPU_RESERVATION": _YES_NO,
+    "ENABLE_TENSOR_PARALLEL": _YES_NO,
+    "EXECUTION_MODE_HINT": stored.word("PERFORMANCE", "ACCURACY"),
+    "KEY_CACHE_GROUP_SIZE": stored.integer(0, 1 << 16),
+    "KEY_CACHE_PRECISION": _PRECISION,
+    "KV_CACHE_PRECISION": _PRECISION,
+    "MODEL_DISTRIBUTION_POLICY": stored.word("TENSOR_PARALLEL", "PIPELINE_PARALLEL"),
+    "PERFORMANCE_HINT_NUM_REQUESTS": stored.integer(0, 1024),
+    "TBB_PARTITIONER": stored.word("NONE", "STATIC", "AUTO"),
+    "VALUE_CACHE_GROUP_SIZE": stored.integer(0, 1 << 16),
+    "VALUE_CACHE_PRECISION": _PRECISION,
+}
+"""Properties of OpenVINO's CPU device that a file may set, beyond those that have a field.
+
+Left out on purpose: ``CACHE_DIR``, ``CACHE_MODE``, ``WEIGHTS_PATH``, ``ENABLE_WEIGHTLESS`` and
+whatever else names a place, ``DEVICE_ID``, logging and counters. The provider's own options
+(``load_config``, ``cache_dir``, ``device_type``) have no field that could hold them.
+"""
 
 
 def made(settings: Any, default: Any) -> dict[str, str]:

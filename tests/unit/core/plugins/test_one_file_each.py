@@ -123,9 +123,11 @@ FILES = {
 
         from contextlib import contextmanager
         from dataclasses import dataclass
+        from typing import Annotated
 
         from ortune.backends.cpu import Cpu
         from ortune.core.backend import Backend
+        from ortune.core.plugins import stored
 
 
         @dataclass(frozen=True)
@@ -134,9 +136,13 @@ FILES = {
 
             Attributes:
                 threads: Ignored.
+                config: Any other key, as ``key=value``.
             """
 
             automatic = False
+            config: Annotated[
+                tuple[str, ...], stored.pairs({"steady.pace": stored.word("calm", "brisk")})
+            ] = ()
 
             @contextmanager
             def open(self, path, *, verbose=False):
@@ -318,8 +324,10 @@ VERBS = {
     " --augment negate --quantizer 'int8-static(min_side=1, head=true)' -o ranges.json",
     "bench": "bench D/model.onnx --on steady --workload twice --seconds 0.1 --sets 1"
     " --json bench.json",
-    "optimize": "optimize D/model.onnx --data D/data --on steady --budget 'same-signs>=0.99'"
-    " --policy one-plan --time 1s --quiet --json study.json -o run",
+    "optimize": "optimize D/model.onnx --data D/data --on 'steady(config=[\"steady.pace=calm\"])'"
+    " --budget 'same-signs>=0.99' --policy one-plan --time 1s --quiet --json study.json -o run",
+    "refused": "optimize D/model.onnx --data D/data --on 'steady(config=[\"steady.log=x\"])'"
+    " --budget 'same-signs>=0.99' --policy one-plan --time 1s --quiet -o never",
     "report": "report run -o report.md",
     "pack": "pack run --for plan-notes -o packed",
 }
@@ -373,8 +381,8 @@ def ends(folder: Path) -> dict[str, str]:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     failed = {name: end for name, end in found.items() if end[0] not in (0, 1)}
-    assert not failed
-    return {name: out for name, (_, out, _) in found.items()}
+    assert failed.keys() == {"refused"}
+    return {name: out + err for name, (_, out, err) in found.items()}
 
 
 def test_there_is_one_file_of_each_kind() -> None:
@@ -414,11 +422,20 @@ def test_backend_and_workload(folder: Path, ends: dict[str, str]) -> None:
     assert row["backend"].startswith("steady") and row["p50_ns"] == 200_000
 
 
+def test_stored_field(ends: dict[str, str]) -> None:
+    """The backend's own file says what a run may set of it; the rest is refused."""
+    assert ends["refused"].startswith('ortune optimize: steady(config=["steady.log=x"]): ')
+    assert "'steady.log' is no setting that a file from elsewhere may make" in ends["refused"]
+
+
 def test_policy_and_metric(folder: Path, ends: dict[str, str]) -> None:
     """The original and one plan are tried, and judged by their signs."""
     found: dict[str, Any] = json.loads((folder / "study.json").read_text())
     tried = [(one["plan"], one["stage"]) for one in found["trials"]]
-    assert tried == [("as-is @ cpu", "baseline"), ("as-is @ steady", "single try")]
+    assert tried == [
+        ("as-is @ cpu", "baseline"),
+        ('as-is @ steady(config=["steady.pace=calm"])', "single try"),
+    ]
     assert found["best"]["score"]["metric"] == "same-signs"
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -17,7 +17,8 @@ from ortune.backends.torch import Torch
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings
-from ortune.core.plugins import allowed, catalog, codec, stored
+from ortune.core.plugins import catalog, codec, stored
+from ortune.core.plugins.bounds import Bounds
 from ortune.measurement.environment import interpreter
 from ortune.metrics.function import Function
 from ortune.runtimes.onnxruntime import keys
@@ -84,25 +85,80 @@ def refused(data: Any, said: str = ".") -> BadSettings:
     return caught.value
 
 
-def test_every_field_of_every_backend_has_a_rule_and_its_default_keeps_it() -> None:
-    assert sorted(allowed.BACKENDS) == sorted(OWN)
-    for name in OWN:
-        cls = catalog.load(Backend, name)
-        assert set(allowed.BACKENDS[name]) == {field.name for field in dataclasses.fields(cls)}
-        stored.demand(codec.encode(cls()), name)
+@pytest.mark.parametrize("name", OWN)
+def test_the_defaults_of_every_backend_keep_its_rules(name: str) -> None:
+    stored.demand(codec.encode(catalog.load(Backend, name)()), name)
 
 
-def test_the_table_is_plain_data() -> None:
-    """A reader in a single file carries it along as JSON."""
-    held = stored.table()
-    assert json.loads(json.dumps(held)) == held
-    assert held["environment"] == {}
-    assert set(held) == {"backends", "metrics", "other", "environment", "interpreters"}
+def test_what_names_code_or_a_free_text_says_so_in_its_annotation() -> None:
+    """The whole of what a file from elsewhere may set beyond truths, words and bounded numbers."""
+    kinds = {f"{name}.{field}": rule for name in OWN for field, rule in rules(name).items()}
+    by_rule = {rule["rule"]: set[str]() for rule in kinds.values()}
+    for field, rule in kinds.items():
+        by_rule[rule["rule"]].add(field)
+    assert by_rule["code"] == {
+        "bucketed.custom_ops",
+        "cpu.custom_ops",
+        "cuda.custom_ops",
+        "plugin.library",
+        "plugin.options",
+        "plugin.package",
+        "simulated.custom_ops",
+        "torch.source",
+        "torch.weights",
+    }
+    assert by_rule["nothing"] == {"simulated.report", "tensorrt-engine.plugins"}
+    assert by_rule["pairs"] == {"cpu.config", "cuda.config", "openvino.config", "tensorrt.config"}
+    assert by_rule["text"] == {"bucketed.mask", "cpu.affinity", "plugin.provider"}
+    assert by_rule["list"] == {
+        "bucketed.inputs",
+        "bucketed.lengths",
+        "bucketed.outputs",
+        "cpu.disable",
+        "tensorrt-engine.profiles",
+        "tensorrt.profiles",
+    }
+    assert by_rule["plugin"] == {"bucketed.inner"}
+    assert by_rule.keys() - {"flag", "integer", "word"} == {
+        *("code", "list", "nothing", "pairs", "plugin", "text")
+    }
+
+
+def rules(name: str) -> Mapping[str, stored.FieldRule]:
+    return stored.rules(catalog.load(Backend, name))
+
+
+@dataclass(frozen=True)
+class Example:
+    flag: bool = True
+    word: Literal["a", "b"] = "a"
+    share: Annotated[float, Bounds(high=1)] = 0.5
+    threads: Annotated[int, Bounds(high=8, per_cpu=2)] = 1
+    inner: Backend | None = None
+    free: str = ""
+    unbounded: int = 0
+    several: tuple[str, ...] = ()
+    named: Annotated[tuple[str, ...], stored.items(stored.NAME, 2)] = ()
+
+
+def test_a_rule_follows_from_the_annotation_and_nothing_is_allowed_without_one() -> None:
+    assert stored.rules(Example) == {
+        "flag": stored.FLAG,
+        "word": stored.word("a", "b"),
+        "share": stored.number(0, 1),
+        "threads": {"rule": "integer", "least": 0, "most": 8, "cpus": True},
+        "named": stored.items(stored.NAME, 2),
+        **dict.fromkeys(("inner", "free", "unbounded", "several"), stored.NOTHING),
+    }
+    assert stored.declared(Example) == {"named": stored.items(stored.NAME, 2)}
+    stored.demand_fields({"word": "b", "named": ["x"]}, Example, "x.json")
+    for data in ({"free": ""}, {"nobody": 1}, {"named": ["x"] * 3}, {"share": 2}, {"flag": 0}):
+        with pytest.raises(BadSettings, match=r"x\.json: "):
+            stored.demand_fields(data, Example, "x.json")
 
 
 def test_a_stored_name_of_an_environment_is_looked_up_and_never_run() -> None:
-    assert allowed.INTERPRETERS == (HERE,)
-    assert all(interpreter(name) for name in allowed.INTERPRETERS)
+    assert interpreter(HERE)
     for name in ("/bin/sh", "../python", "python3 -c 'print()'", ""):
         with pytest.raises(BadSettings, match="no environment"):
             interpreter(name)
@@ -125,8 +181,8 @@ def test_no_key_of_the_installed_runtime_that_names_a_place_is_allowed() -> None
     assert len(known) > 50
     reaching = [key for key in known if REACHES.search(key)]
     assert len(reaching) > 15
-    assert not set(reaching) & set(allowed.SESSION_KEYS)
-    assert not [key for key in allowed.SESSION_KEYS if REACHES.search(key)]
+    assert not set(reaching) & set(keys.SESSION_KEYS)
+    assert not [key for key in keys.SESSION_KEYS if REACHES.search(key)]
 
 
 def test_no_property_of_the_installed_openvino_that_names_a_place_is_allowed() -> None:
@@ -134,7 +190,7 @@ def test_no_property_of_the_installed_openvino_that_names_a_place_is_allowed() -
     reaching = [name for name in properties.writable() if REACHES.search(name)]
     assert {"WEIGHTS_PATH"} <= set(reaching)
     hint = {name for name in reaching if name.startswith(("KEY_CACHE", "VALUE_CACHE", "KV_CACHE"))}
-    assert set(reaching) & set(allowed.OPENVINO_PROPERTIES) == hint, "caches of attention"
+    assert set(reaching) & set(properties.OPENVINO_PROPERTIES) == hint, "caches of attention"
 
 
 def test_session_keys_that_only_compute_are_kept_within_their_bounds() -> None:
