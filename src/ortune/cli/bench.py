@@ -1,4 +1,4 @@
-"""Time models on backends side by side; no winner inside the noise."""
+"""Time models on backends side by side, noise told apart."""
 
 from __future__ import annotations
 

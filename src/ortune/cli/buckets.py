@@ -1,4 +1,4 @@
-"""Cut padding off calls: find it, prove it without effect, choose lengths, time them."""
+"""Cut padding off calls, and prove that it has no effect."""
 
 from __future__ import annotations
 

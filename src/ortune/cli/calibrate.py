@@ -1,4 +1,4 @@
-"""Find the ranges that static quantization needs, and say whether the data is enough."""
+"""Find the ranges that static quantization needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare saved runs of `bench` and `loadtest`; made for continuous integration."""
+"""Compare saved runs of bench and loadtest, row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert a model to a precision and an optimization level, as told, and check the result."""
+"""Convert a model to a precision, as told, and check it."""
 
 from __future__ import annotations
 

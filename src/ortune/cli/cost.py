@@ -1,4 +1,4 @@
-"""What inference costs, what a faster model saves, and when the work on it is paid back."""
+"""Price inference, and say when a faster model pays back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the main job on a real model with real data, end to end."""
+"""Run the main job on a real model with real data."""
 
 from __future__ import annotations
 

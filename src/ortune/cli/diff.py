@@ -1,4 +1,4 @@
-"""Set two models side by side: what became of which node and weight."""
+"""Say which nodes and weights of one model became which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say whether this machine is fit to measure, what runs on it, and what to install."""
+"""Say what runs here, and how fit this machine is."""
 
 from __future__ import annotations
 

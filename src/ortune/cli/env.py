@@ -1,4 +1,4 @@
-"""Make and look after environments: other releases of the runtimes, each apart."""
+"""Keep other releases of the runtimes, each apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say why a search came to its answer: what was tried, what it gave, why it was kept."""
+"""Say why a search came to its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a PyTorch module as ONNX and prove that the file answers like it."""
+"""Write a PyTorch module as ONNX, proved to answer alike."""
 
 from __future__ import annotations
 

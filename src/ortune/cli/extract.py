@@ -1,4 +1,4 @@
-"""Cut a part of a model out, with what it was given in real runs."""
+"""Cut a part of a model out, with its real inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what a model is made of, what is odd about it, and who would run it."""
+"""Say what a model is made of, and what is odd about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Put a server under load, level by level: rates, latencies, errors, the knee."""
+"""Put a server under load, level by level."""
 
 from __future__ import annotations
 

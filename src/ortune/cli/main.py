@@ -11,6 +11,7 @@ import errno
 import importlib
 import logging
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -21,7 +22,7 @@ import click
 
 from ortune.cli.terminal.retired import refuse_retired
 from ortune.core.errors import OrtuneError, shortened, unexpected, visible
-from ortune.core.plugins import catalog
+from ortune.core.plugins import catalog, sources
 
 DONE, NO, BAD, INTERRUPTED = 0, 1, 2, 3
 _NOT_VERBS = {"main"}
@@ -32,12 +33,17 @@ _LONGEST = 1500
 class Verbs(click.Group):
     """The files of every ``cli`` folder, ours and those of installed plugin packages.
 
-    A file is imported when its verb is used or listed.
+    A file is imported when its verb is used.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the verbs without importing one."""
         return sorted(modules())
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs, each by the first line of its file: none is imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, _clause(path)) for verb, path in sorted(modules().items())])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one verb."""
@@ -69,6 +75,13 @@ class Verbs(click.Group):
 def modules() -> dict[str, str]:
     """Return verb -> module."""
     return {k: path for k, path in catalog.modules("cli").items() if k not in _NOT_VERBS}
+
+
+def _clause(module: str) -> str:
+    """Return the first line of a module's docstring, without its stop."""
+    file = sources.locate(module)
+    found = re.match(r'"""(.+?)\.?(?:"""|\n)', file.read_text(encoding="utf-8")) if file else None
+    return found[1] if found else ""
 
 
 def _version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:

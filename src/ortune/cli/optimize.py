@@ -1,4 +1,4 @@
-"""Find the fastest version of a model that keeps its answers, and prove it."""
+"""Find the fastest version that keeps a model's answers."""
 
 from __future__ import annotations
 

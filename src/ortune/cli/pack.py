@@ -1,4 +1,4 @@
-"""Pack a run's winner as a bundle that runs as it was measured."""
+"""Pack a run's winner as a bundle that runs as measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say whether a bundle still answers and performs as it was packed; made for CI."""
+"""Say whether a bundle answers and performs as packed."""
 
 from __future__ import annotations
 

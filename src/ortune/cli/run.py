@@ -1,4 +1,4 @@
-"""Run a bundle or a model on inputs, time it, and write the outputs."""
+"""Run a bundle or a model on inputs, and time it."""
 
 from __future__ import annotations
 

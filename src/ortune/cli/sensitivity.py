@@ -1,4 +1,4 @@
-"""Measure what each region of a network costs in accuracy and saves in time at a precision."""
+"""Measure what each region costs in accuracy, and saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serve models over HTTP and gRPC, by the Open Inference Protocol v2."""
+"""Serve models over HTTP and gRPC, by the v2 protocol."""
 
 from __future__ import annotations
 

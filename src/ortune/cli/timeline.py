@@ -1,4 +1,4 @@
-"""What optimizing and quantizing cost over a model's life, and from when on they pay."""
+"""Say when optimizing and quantizing a model pay back."""
 
 from __future__ import annotations
 

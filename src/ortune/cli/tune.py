@@ -1,4 +1,4 @@
-"""Find the runtime settings that a model runs fastest with; the model is left as it is."""
+"""Find the runtime settings a model runs fastest with."""
 
 from __future__ import annotations
 

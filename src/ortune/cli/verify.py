@@ -1,4 +1,4 @@
-"""Judge another model against a reference by the accuracy budget, sample by sample."""
+"""Judge a model against a reference by a budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check a bundle's signature with the public key of whom it should come from."""
+"""Check a bundle's signature by its owner's public key."""
 
 from __future__ import annotations
 

@@ -397,7 +397,7 @@ def test_sample(folder: Path, ends: dict[str, str]) -> None:
 
 def test_verb(ends: dict[str, str]) -> None:
     """It is listed with its first line, and runs."""
-    assert "count-nodes" in ends["help"] and "Print how many nodes" in ends["help"]
+    assert "count-nodes" in ends["help"] and "Count the nodes of a model" in ends["help"]
     assert ends["count"] == "4 nodes\n"
 
 
