@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from ortune.analysis.calibration_quality.requests import OBSERVERS, Calibrate, CompareObservers
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import given, verb, verbose
-from ortune.cli.terminal.output import answer
+from ortune.cli.terminal.output import answer, say, table
+from ortune.core import wording
 from ortune.core.errors import BadSettings
 from ortune.core.fields import File, Option, Out
 from ortune.core.request import request
+
+if TYPE_CHECKING:
+    from ortune.analysis.calibration_quality.calibrate import Calibration, TensorRange
+    from ortune.analysis.calibration_quality.compare_observers import ObserverRanking
+    from ortune.analysis.calibration_quality.ranking import ObserverScore
+    from ortune.calibration.activity import Inactive
+
+_ROWS = 10
+_NAMED = 5
 
 
 @request
@@ -104,8 +115,6 @@ class _Asked(CompareObservers):
 @verb(_Asked)
 def command(asked: _Asked) -> int:
     """Show the ranges, or the ranking of observers."""
-    from ortune.cli.terminal import calibrate_tables as tables
-
     if asked.compare:
         names = ("out", "tensorrt_cache")
         asked.alone(names, "needs one observer", "leave it out, and calibrate with the best")
@@ -118,7 +127,7 @@ def command(asked: _Asked) -> int:
                 quantizer=asked.quantizer or "int8-static",
             )
         )
-        answer(ranking.result(), lambda: tables.show_ranking(ranking))
+        answer(ranking.result(), lambda: _show_ranking(ranking))
         return DONE
     wanted = asked.one()
     from ortune.analysis.calibration_quality import calibrate
@@ -126,5 +135,130 @@ def command(asked: _Asked) -> int:
     found = calibrate.run(wanted)
     out, cache = asked.out, asked.tensorrt_cache
     result = found.result() | {"output": out, "tensorrt_cache": cache}
-    answer(result, lambda: tables.show(found, out, cache, every=verbose()))
+    answer(result, lambda: _show(found, out, cache, every=verbose()))
     return DONE
+
+
+def _show(
+    found: Calibration, out: str | Path | None, cache: str | Path | None, *, every: bool
+) -> None:
+    """Print the tensors that the data says least surely, then what follows."""
+    doubtful = sorted(found.tensors, key=lambda tensor: -(tensor.apart or 0.0))
+    shown = doubtful if every else doubtful[:_ROWS]
+    table(
+        (
+            "tensor",
+            "made by",
+            "low>",
+            "high>",
+            "int8 step>",
+            "halves apart, steps>",
+            "% of range>",
+        ),
+        [_cells(tensor) for tensor in shown],
+    )
+    left = len(doubtful) - len(shown)
+    rest = f"; the {len(shown)} most doubtful are shown (-v shows all)" if left else ""
+    copies = f", copies by {found.augment} included" if found.augment else ""
+    say(
+        f"{wording.count(len(found.tensors), 'tensor')} by {found.observer} "
+        f"on {wording.count(found.samples, 'sample')}{copies}{rest}"
+    )
+    if found.tensors:
+        widest = max(found.tensors, key=lambda tensor: tensor.step)
+        say(f"widest: {widest.name}, {widest.low:.4g} to {widest.high:.4g}")
+    _show_idle(found)
+    say(str(found.stability))
+    if found.stability.enough is False:
+        say("this is said of ranges; `--compare` measures what they cost in accuracy")
+    for path, what in ((out, "ranges"), (cache, "TensorRT cache")):
+        if path is not None:
+            say(f"{what}: {path}")
+
+
+def _cells(tensor: TensorRange) -> tuple[str, ...]:
+    apart = "-" if tensor.apart is None else f"{tensor.apart:.1f}"
+    share = "-" if tensor.apart is None else f"{tensor.apart / 2.55:.1f}"
+    low, high, step = (f"{value:.4g}" for value in (tensor.low, tensor.high, tensor.step))
+    return tensor.name, tensor.op or "input", low, high, step, apart, share
+
+
+def _show_idle(found: Calibration) -> None:
+    unseen = [*found.unanswered, *(one.tensor for one in found.idle if not one.seen)]
+    if unseen:
+        names = _some(list(dict.fromkeys(unseen)))
+        say(f"never run on this data (a branch that was not taken): {names}")
+    zero = [one for one in found.idle if one.seen and one.value == 0]
+    if zero:
+        say(f"never activated, 0 on every sample: {_some([_by(one) for one in zero])}")
+    fixed = [one for one in found.idle if one.seen and one.value]
+    if fixed:
+        texts = [f"{_by(one)} = {one.value:.4g}" for one in fixed]
+        say(f"constant on this data: {_some(texts)}")
+    partly = [one for one in found.idle if one.channels]
+    if partly:
+        texts = [f"{_by(one)}: {len(one.channels)} of {one.of}" for one in partly]
+        say(f"channels that were 0 on every sample: {_some(texts)}")
+
+
+def _by(one: Inactive) -> str:
+    return f"{one.tensor} ({one.op or 'input'})"
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _show_ranking(found: ObserverRanking) -> None:
+    """Print a line an observer, and whether one of them is the best."""
+    metric = next((row.score.metric for row in found.rows if row.score), "score")
+    table(
+        (
+            "observer",
+            "calibrated on",
+            f"{metric}>",
+            "bound>",
+            "budget",
+            "SNR dB>",
+            "s>",
+            "",
+        ),
+        [_line(row) for row in found.rows],
+    )
+    base = next((row.score.base for row in found.rows if row.score), math.nan)
+    say(
+        f"the float model: {metric} {base:.4g}; budget {found.budget}; "
+        f"{wording.count(found.calibrated, 'sample')} calibrated on, {found.scored} scored"
+    )
+    if found.overlap:
+        say("the scored samples are those that were calibrated on: scores are optimistic")
+    equal = [_name(row) for row in found.rows if row.standing == "not worse"]
+    if found.best:
+        say(f"best: {found.best}, by {found.by}, beyond the noise (95 %)")
+    elif len(equal) > 1:
+        say(f"no best beyond the noise: {_some(equal)} cannot be distinguished")
+
+
+def _line(row: ObserverScore) -> tuple[str, ...]:
+
+    copies = f"samples and {row.augment}" if row.augment else "samples"
+    score = row.score
+    if score is None:
+        return row.observer, copies, "-", "-", "", "-", f"{row.seconds:.1f}", row.error
+    snr = "-" if row.snr is None else f"{row.snr:.1f}"
+    said = "" if row.standing == "not worse" else row.standing
+    return (
+        row.observer,
+        copies,
+        f"{score.value:.4g}",
+        wording.bound(score),
+        str(score.verdict or ""),
+        snr,
+        f"{row.seconds:.1f}",
+        said,
+    )
+
+
+def _name(row: ObserverScore) -> str:
+    return f"{row.observer} with {row.augment}" if row.augment else row.observer

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortune.cli.main import DONE
-from ortune.cli.terminal import doctor_tables
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.figures import size
 from ortune.cli.terminal.output import answer, remark, say, table
-from ortune.core.capabilities import State, mixed
+from ortune.core.capabilities import HERE, State, mixed
 from ortune.core.errors import OrtuneError
 from ortune.core.request import WorkerRequest, request
 
 if TYPE_CHECKING:
     from ortune.core.backend import Backend
+    from ortune.core.hardware.gpu import Gpu
+    from ortune.measurement.environments.drivers import GpuProblem
+    from ortune.measurement.environments.offered import OfferedThere
+
 
 MEANING = {
     "avx2": "float32 and int8",
@@ -87,6 +90,7 @@ def command(asked: _Asked) -> int:
     samples = _samples()
     environments, boards, driver = offered.offered(), gpu.gpus(), gpu.driver()
     installed = [one.environment for one in environments]
+    devices = drivers.problems(boards, driver, installed, runtimes())
     result = {
         "fitness": fitness,
         "versions": versions(),
@@ -101,12 +105,7 @@ def command(asked: _Asked) -> int:
         "gpus": boards,
         "driver": driver,
         "samples": samples,
-        "problems": [
-            *problems(runtimes()),
-            *doctor_tables.problems(
-                environments, drivers.problems(boards, driver, installed, runtimes())
-            ),
-        ],
+        "problems": problems(runtimes(), environments, devices),
     }
     answer(result, lambda: _show(result, backends, samples))
     if not any(found.state == "works" for found in backends):
@@ -191,31 +190,17 @@ def warm_start() -> dict[str, Any]:
     return {"folder": folder(), "files": len(files), "bytes": sum(p.stat().st_size for p in files)}
 
 
-def problems(runtimes: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return what is wrong with this installation, each with its fix.
-
-    Args:
-        runtimes: Installed distributions of onnxruntime -> version.
-    """
-    found = mixed(runtimes)
-    return [{"what": found[0], "fix": found[1]}] if found else []
-
-
 def _samples() -> tuple[TriedHere, ...]:
     from ortune.core.plugins import catalog
     from ortune.core.sample import Sample
 
-    found = []
-    for name in catalog.names(Sample):
-        reason = catalog.load(Sample, name)().missing()
-        found.append(
-            TriedHere(
-                name,
-                "not installed" if reason else "works",
-                reason or f"ortune demo --model {name}",
-            )
-        )
-    return tuple(found)
+    missing = {name: catalog.load(Sample, name)().missing() for name in catalog.names(Sample)}
+    return tuple(
+        TriedHere(name, "not installed", reason)
+        if reason
+        else TriedHere(name, "works", f"ortune demo --model {name}")
+        for name, reason in missing.items()
+    )
 
 
 def _disk() -> dict[str, int]:
@@ -245,17 +230,17 @@ def _show(
             "memory",
             f"{size(ram['total'])}, {size(ram['available'])} available{limit}",
         ),
-        ("GPU", doctor_tables.gpu_text(result["gpus"], result["driver"])),
+        ("GPU", gpu_text(result["gpus"], result["driver"])),
         ("disk free", f"{size(result['disk_free']['here'])} here"),
         ("what paid before", paid_text(result["warm_start"])),
         *((name, version) for name, version in result["versions"].items()),
     ]
     table(("this machine", ""), facts)
-    marks = [(f.name, doctor_tables.state(f.state, f.unverified), f.detail) for f in backends]
+    marks = [(f.name, state(f.state, f.unverified), f.detail) for f in backends]
     table(("backend", "state", "detail"), marks)
     if result["environments"]:
-        rows = doctor_tables.rows(result["environments"])
-        table(("environment", "backend", "state", "detail"), rows)
+        columns = ("environment", "backend", "state", "detail")
+        table(columns, environment_rows(result["environments"]))
     table(("demo model", "state", "detail"), [(f.name, f.state, f.detail) for f in samples])
     for problem in result["problems"]:
         say(f"! {problem['what']}\n  fix: {problem['fix']}")
@@ -281,3 +266,54 @@ def cpu_text(counts: Mapping[str, int]) -> str:
     if counts["affinity"] < counts["host"]:
         return f"{text} (the affinity mask narrows {counts['host']})"
     return text
+
+
+def state(found: str, unverified: str) -> str:
+    """Say whether a backend runs, and that nobody saw it run on its device."""
+    return f"{found}, unverified" if unverified else found
+
+
+def environment_rows(environments: Sequence[OfferedThere]) -> list[tuple[str, str, str, str]]:
+    """Return a row for every backend that an environment is for."""
+    from ortune.core.backend import Backend
+    from ortune.core.plugins.spelling import parse
+
+    found = []
+    for one in environments:
+        name = one.environment.name
+        if one.problem:
+            found.append((name, "-", "not loadable", one.problem))
+        for spelled, told in one.offers.items():
+            said = state(told.state, parse(Backend, spelled).unverified)
+            found.append((name, spelled, said, told.missing or one.environment.release))
+    return found
+
+
+def gpu_text(boards: Sequence[Gpu], driver: Mapping[str, str]) -> str:
+    """Say which GPUs the driver sees, and the versions that matter for them."""
+    names = [f"{one.name} ({size(one.memory)})" if one.memory else one.name for one in boards]
+    versions = [f"{name} {version}" for name, version in driver.items()]
+    return ", ".join([*(names or ["none that an NVIDIA driver tells of"]), *versions])
+
+
+def problems(
+    runtimes: Mapping[str, str],
+    environments: Sequence[OfferedThere],
+    devices: Sequence[GpuProblem],
+) -> list[dict[str, str]]:
+    """Return what is wrong with this installation, environments and GPUs, each with its fix.
+
+    Args:
+        runtimes: Installed distributions of onnxruntime -> version.
+    """
+    overwritten = mixed(runtimes)
+    pairs = [overwritten] if overwritten else []
+    pairs += [
+        (f"environment {one.environment.name}: {one.problem}", one.fix)
+        for one in environments
+        if one.problem
+    ]
+    for gpu in devices:
+        where = "" if gpu.environment == HERE else f"environment {gpu.environment}: "
+        pairs.append((f"{where}{gpu.what}", gpu.fix))
+    return [{"what": what, "fix": fix} for what, fix in pairs]

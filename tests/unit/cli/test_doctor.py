@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ortune.cli import doctor
-from ortune.cli.terminal import doctor_tables
 from ortune.core.capabilities import HERE, Capabilities
 from ortune.core.hardware.gpu import Gpu
 from ortune.measurement.environments.drivers import GpuProblem
@@ -17,11 +16,11 @@ from ortune.measurement.environments.offered import OfferedThere
 
 
 def test_one_runtime_is_fine() -> None:
-    assert doctor.problems({"onnxruntime": "1.31.1"}) == []
+    assert doctor.problems({"onnxruntime": "1.31.1"}, [], []) == []
 
 
 def test_two_runtimes_overwrite_each_other() -> None:
-    (found,) = doctor.problems({"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.0"})
+    (found,) = doctor.problems({"onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.0"}, [], [])
     assert "onnxruntime, onnxruntime-gpu are installed together" in found["what"]
     assert found["fix"].startswith("pip uninstall -y onnxruntime onnxruntime-gpu && pip install")
 
@@ -35,14 +34,14 @@ def test_environments_and_gpus_are_shown(tmp_path: Path) -> None:
         ),
         OfferedThere(broken, problem="its Python is gone", fix="`ortune env remove vino`"),
     ]
-    assert doctor_tables.rows(found) == [
+    assert doctor.environment_rows(found) == [
         ("cuda-1.31.1", "cpu", "works", "cuda==1.31.1"),
         ("cuda-1.31.1", "openvino", "no device", "none"),
         ("vino", "-", "not loadable", "its Python is gone"),
     ]
-    assert doctor_tables.state("no device", "never run on a GPU here") == "no device, unverified"
+    assert doctor.state("no device", "never run on a GPU here") == "no device, unverified"
     missing = GpuProblem("cuda-1.31.1", "no driver", "install one")
-    told = doctor_tables.problems(found, [missing, replace(missing, environment=HERE)])
+    told = doctor.problems({}, found, [missing, replace(missing, environment=HERE)])
     assert [one["what"] for one in told] == [
         "environment vino: its Python is gone",
         "environment cuda-1.31.1: no driver",
@@ -52,9 +51,9 @@ def test_environments_and_gpus_are_shown(tmp_path: Path) -> None:
 
 def test_a_gpu_is_one_line() -> None:
     board = Gpu(0, "NVIDIA L4", "GPU-5e6f", "8.9", memory=24 * 1024**3)
-    text = doctor_tables.gpu_text([board], {"driver": "580.95", "cudnn": "9.19.0.56"})
+    text = doctor.gpu_text([board], {"driver": "580.95", "cudnn": "9.19.0.56"})
     assert text == "NVIDIA L4 (25.8 GB), driver 580.95, cudnn 9.19.0.56"
-    assert doctor_tables.gpu_text([], {}) == "none that an NVIDIA driver tells of"
+    assert doctor.gpu_text([], {}) == "none that an NVIDIA driver tells of"
 
 
 @pytest.mark.parametrize(
