@@ -151,7 +151,7 @@ class TestSettings:
             ([], "settings.json.*holds none"),
             ("cpu", "holds none"),
             ({"is": "backends/evil.py:X"}, "no backend that is installed"),
-            ({"is": "backends/simulated", "report": "/tmp/x"}, "names a file"),
+            ({"is": "backends/simulated", "report": "/tmp/x"}, "is what no file may set"),
             ({"is": "backends/torch", "source": "os:system"}, "its manifest does not"),
             ({"is": "backends/torch", "weights": "/tmp/w.pt"}, "its manifest does not"),
             ({"is": "backends/cpu", "custom_ops": ["/tmp/x.so"]}, "its manifest does not"),

@@ -181,10 +181,10 @@ def demand(data: object, where: str, *, fix: str = DISTRUST, signed: bool = Fals
             the wrong sides, or the data are nested deeper than anything that ortune writes.
     """
     least = -math.inf if signed else 0.0
-    for held in _mappings(data):
+    for held in list(_mappings(data)):  # all levels are counted before one is looked into
         if held.keys() == _INTERVAL and not _ordered(least, *(held[name] for name in _INTERVAL)):
             raise BadSettings(f"{where}: {_cut(str(held))} is not an interval", fix=fix)
-        if "is" in held and (why := next(_refused(held), "")):
+        if "is" in held and (why := _refusal(held)):
             raise BadSettings(f"{where}: {why}", fix=fix)
 
 
@@ -202,7 +202,7 @@ def demand_fields(
         if rule is None:
             known = ", ".join(allowed)
             raise BadSettings(f"{where}: '{_cut(name)}' is none of {known}", fix=fix)
-        if why := next(_broken(rule, value), ""):
+        if why := _fault(rule, value):
             raise BadSettings(f"{where}: {name}: {why}", fix=fix)
 
 
@@ -286,91 +286,76 @@ def _rules(path: str) -> tuple[Mapping[str, FieldRule], bool]:
     )
 
 
-def _refused(held: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with one stored plugin. Fields that it lacks are the codec's matter."""
+def _refusal(held: Mapping[str, Any]) -> str:
+    """Return what is wrong with one stored plugin. Fields that it lacks are the codec's matter."""
     path = str(held["is"])
     limits, foreign = _rules(path)
     name = path.partition("/")[2]
     if foreign and not re.fullmatch(r"[\w-]+", name):
-        yield f"'{_cut(name)}' is no backend that is installed"
+        return f"'{_cut(name)}' is no backend that is installed"
     for field, value in held.items():
         rule = limits.get(field) or (_other(value) if foreign and field != "is" else None)
-        if rule is not None:
-            yield from (f"{name}({field}=...): {why}" for why in _broken(rule, value))
+        if rule is not None and (why := _fault(rule, value)):
+            return f"{name}({field}=...): {why}"
+    return ""
 
 
 def _other(value: object) -> FieldRule | None:
     return next((rule for kind, rule in _OTHER.items() if isinstance(value, kind)), None)
 
 
-def _broken(rule: FieldRule, value: Any) -> Iterator[str]:
-    """Yield how a value breaks its rule; of another type than the rule's it is refused too."""
+def _fault(rule: FieldRule, value: Any) -> str:
+    """Return how a value breaks its rule, by its type too; empty where it keeps it."""
     match rule["rule"]:
         case "flag":
-            if not isinstance(value, bool):
-                yield f"{_shown(value)} is neither true nor false"
-        case "integer" | "number":
-            yield from _bounded(rule, value)
+            wrong, why = not isinstance(value, bool), "is neither true nor false"
+        case "integer" | "number" as kind:
+            kinds = (int,) if kind == "integer" else (int, float)
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                return f"{_shown(value)} is no {kind}"
+            wrong = not rule["least"] <= value <= rule["most"]
+            why = f"is not between {rule['least']} and {rule['most']}"
         case "word":
-            if value not in rule["of"]:
-                yield f"{_shown(value)} is not allowed; {', '.join(rule['of'])} are"
+            wrong, why = value not in rule["of"], f"is not allowed; {', '.join(rule['of'])} are"
         case "text":
             if not isinstance(value, str) or len(value) > rule["most"]:
-                yield f"{_shown(value)} is no text of at most {rule['most']} characters"
-            elif not re.fullmatch(rule["pattern"], value):
-                yield f"{_shown(value)} is not of the form that it may have"
+                return f"{_shown(value)} is no text of at most {rule['most']} characters"
+            wrong = not re.fullmatch(rule["pattern"], value)
+            why = "is not of the form that it may have"
         case "list":
-            yield from _listed(rule, value)
+            wrong = not isinstance(value, list) or len(value) > rule["most"]
+            why = f"is no list of at most {rule['most']}"
+            if not wrong:
+                each = ((rule.get("of") or _other(item), item) for item in value)
+                return next((bad for one, item in each if one and (bad := _fault(one, item))), "")
         case "either":
-            if all(next(_broken(one, value), "") for one in rule["of"]):
-                yield f"{_shown(value)} is not what it may be"
+            wrong, why = all(_fault(one, value) for one in rule["of"]), "is not what it may be"
         case "pairs":
-            yield from _paired(rule["keys"], value)
+            wrong = not isinstance(value, list) or not all(isinstance(one, str) for one in value)
+            why = "is no list of key=value"
+            if not wrong:
+                return next((bad for text in value if (bad := _fault_of_pair(rule, text))), "")
         case "nothing":
-            if value:
-                yield f"{_shown(value)} names a file"
+            wrong, why = bool(value), "is what no file may set"
         case "code":
             names = value if isinstance(value, list) else [value]
-            if not all(isinstance(one, str) for one in names):
-                yield f"{_shown(value)} is no list of names"
+            wrong = not all(isinstance(one, str) for one in names)
+            why = "is no list of names"
+        case _:
+            return ""
+    return f"{_shown(value)} {why}" if wrong else ""
 
 
-def _bounded(rule: FieldRule, value: Any) -> Iterator[str]:
-    kinds = (int,) if rule["rule"] == "integer" else (int, float)
-    if not isinstance(value, kinds) or isinstance(value, bool):
-        yield f"{_shown(value)} is no {rule['rule']}"
-    elif not rule["least"] <= value <= rule["most"]:
-        yield f"{_shown(value)} is not between {rule['least']} and {rule['most']}"
-
-
-def _listed(rule: FieldRule, value: Any) -> Iterator[str]:
-    if not isinstance(value, list) or len(value) > rule["most"]:
-        yield f"{_shown(value)} is no list of at most {rule['most']}"
-        return
-    for item in value:
-        one = rule.get("of") or _other(item)
-        if one is not None:
-            yield from _broken(one, item)
-
-
-def _paired(keys: Mapping[str, FieldRule], value: Any) -> Iterator[str]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        yield f"{_shown(value)} is no list of key=value"
-        return
-    for text in value:
-        key, _, given = (part.strip() for part in text.partition("="))
-        rule = keys.get(key)
-        if rule is None:
-            yield f"'{_cut(key)}' is no setting that a file from elsewhere may make"
-        elif why := next(_broken(rule, _number(given) if "least" in rule else given), ""):
-            yield f"{key}: {why}"
-
-
-def _number(text: str) -> float | str:
-    """Return the number that a text spells in plain digits, or the text."""
-    if re.fullmatch(r"-?[0-9]{1,18}", text):
-        return int(text)
-    return float(text) if re.fullmatch(r"-?[0-9]{1,18}\.[0-9]{1,18}", text) else text
+def _fault_of_pair(rule: FieldRule, text: str) -> str:
+    key, _, given = (part.strip() for part in text.partition("="))
+    of_key = rule["keys"].get(key)
+    if of_key is None:
+        return f"'{_cut(key)}' is no setting that a file from elsewhere may make"
+    value: float | str = given
+    if "least" in of_key and re.fullmatch(r"-?[0-9]{1,18}(\.[0-9]{1,18})?", given):
+        value = float(given) if "." in given else int(given)
+    why = _fault(of_key, value)
+    return why and f"{key}: {why}"
 
 
 def _shown(value: object) -> str:

@@ -253,7 +253,7 @@ def test_a_setting_is_found_at_any_depth() -> None:
 
 
 def test_files_and_code_in_other_fields() -> None:
-    refused(codec.encode(Simulated(report="written.json")), "names a file")
+    refused(codec.encode(Simulated(report="written.json")), "is what no file may set")
     stored.demand(codec.encode(Torch(source="pkg.module:factory")), "a run keeps it")
     backends = [Torch(source="a:b", weights="w.pt"), Cpu(custom_ops=("./x.so", "mod"))]
     assert stored.code(codec.encode(backends)) == ("a:b", "w.pt", "./x.so", "mod")
@@ -276,9 +276,10 @@ def test_a_backend_is_named_not_pathed(name: str) -> None:
 
 def test_nesting_is_bounded() -> None:
     deep: Any = 1
-    for _ in range(500):
+    for _ in range(900):
         deep = [deep]
     refused(deep, "nested too deeply")
+    refused({"is": "backends/scripted", "slow": deep}, "nested too deeply")
     with pytest.raises(ValueError, match="nested too deeply"):
         stored.loads("[" * 100_000)
 
