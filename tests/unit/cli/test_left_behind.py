@@ -66,67 +66,50 @@ def everything(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
 
-def test_that_the_verbs_are_found() -> None:
-    assert {"apply", "convert", "demo", "extract", "optimize", "profile", "verify"} <= set(WRITING)
-
-
-@pytest.mark.parametrize("verb", WRITING)
-@pytest.mark.parametrize("error", [BadModel("no", fix="yes"), KeyboardInterrupt(), MemoryError()])
-@pytest.mark.parametrize("name", ["out", "a/b/out", "out.onnx"])
-def test_what_a_verb_made_is_gone_when_it_fails(tmp_path, verb, error, name) -> None:
-    request = asked(verb, tmp_path, tmp_path / name)
+def failing(make, error=KeyboardInterrupt):
+    """Return what makes files by a request's `makes`, and then fails."""
 
     def run(given) -> None:
         for path in given.makes:
-            filled(path)
-        raise error
+            make(path)
+        if error is not None:
+            raise error
 
+    return run
+
+
+@pytest.mark.parametrize("verb", WRITING)
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (BadModel("no", fix="yes"), "out"),
+        (KeyboardInterrupt(), "a/b/out"),
+        (MemoryError(), "o.onnx"),
+    ],
+)
+def test_what_a_verb_made_is_gone_when_it_fails(tmp_path, verb, error, name) -> None:
+    request = asked(verb, tmp_path, tmp_path / name)
     assert request.makes
     with pytest.raises(type(error)):
-        carried_out(request, run)
+        carried_out(request, failing(filled, error))
     assert not everything(tmp_path)
 
 
 @pytest.mark.parametrize("verb", WRITING)
-def test_what_was_there_stays(tmp_path, verb) -> None:
+def test_what_was_there_and_what_is_done_stays(tmp_path, verb) -> None:
+    empty = asked(verb, tmp_path, tmp_path / "empty")
+    empty.makes[0].mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        carried_out(empty, failing(lambda path: filled(empty.makes[0] / f"in-{path.name}")))
+    assert everything(tmp_path) == {empty.makes[0]}, "a folder that was empty is empty again"
     request = asked(verb, tmp_path, tmp_path / "out")
-    for path in request.makes:
-        filled(path)
+    carried_out(request, failing(filled, None))
+    assert all(path.exists() for path in request.makes)
     (tmp_path / "beside").write_text("mine")
     before = everything(tmp_path)
-
-    def run(given) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        carried_out(request, run)
+        carried_out(request, failing(lambda path: None))
     assert everything(tmp_path) == before
-
-
-@pytest.mark.parametrize("verb", WRITING)
-def test_a_folder_that_was_empty_is_empty_again(tmp_path, verb) -> None:
-    request = asked(verb, tmp_path, tmp_path / "out")
-    request.makes[0].mkdir()
-
-    def run(given) -> None:
-        filled(given.makes[0] / "more")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        carried_out(request, run)
-    assert everything(tmp_path) == {request.makes[0]}
-
-
-@pytest.mark.parametrize("verb", WRITING)
-def test_a_result_stays(tmp_path, verb) -> None:
-    request = asked(verb, tmp_path, tmp_path / "out")
-
-    def run(given) -> None:
-        for path in given.makes:
-            filled(path)
-
-    carried_out(request, run)
-    assert all(path.exists() for path in request.makes)
 
 
 @pytest.mark.parametrize(("verb", "run"), [("optimize", "out"), ("demo", "out/run")])

@@ -388,6 +388,11 @@ class TestFront:
         once = scored("o", sharp, 190 / 200, 200)
         sure = scored("s", sharp, 190 / 200, 200, part="final")
         assert front([once, sure], ANSWERS) == (sure,)
+        once = scored("o", Interval(0.5, 0.4, 0.6), 190 / 200, 200)
+        level = scored("s", Interval(0.52, 0.51, 0.53), 190 / 200, 200, part="final")
+        assert front([once, level], ANSWERS) == (level,)
+        slower = scored("s", Interval(0.7, 0.69, 0.71), 190 / 200, 200, part="final")
+        assert front([once, slower], ANSWERS) == (once,)
 
     def test_a_finalist_does_not_replace_a_better_score_that_is_level(self) -> None:
         once = scored("o", Interval(0.5, 0.4, 0.6), 195 / 200, 200)

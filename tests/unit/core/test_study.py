@@ -13,63 +13,16 @@ from hypothesis import strategies as st
 from tests.unit.studies import CLEAN, FACTS, baseline, changed, job, study, trial
 
 from ortune.backends.cpu import Cpu
-from ortune.core import acceptance
-from ortune.core.acceptance import Goal, Outcome, between, outcome, winner
+from ortune.core.acceptance import Goal, Outcome, outcome
 from ortune.core.plugins import codec
-from ortune.core.step import Recipe
 from ortune.core.study import Ending, Header, Study
-from ortune.core.trial import BESIDE, Interval, Plan, Score, Status, Trial, Verdict
+from ortune.core.trial import BESIDE, Interval, Plan, Status, Trial, Verdict
 from ortune.core.wording import verdict
-from ortune.quantizers.int8_weights import Int8Weights
 
 
 def final(key: str, backend: Cpu, ratio: float) -> Trial:
     interval = Interval(ratio, ratio - 0.01, ratio + 0.01)
     return replace(trial(key, Plan(CLEAN, backend), ratio), part="final", ratio=interval)
-
-
-def test_of_equally_fast_finalists_the_one_with_the_fewest_settings_wins() -> None:
-    plain = final("a" * 16, Cpu(threads=1), 0.502)
-    tuned = final("b" * 16, Cpu(threads=1, arena=False), 0.5)
-    assert winner([tuned, plain], strict=False) == plain
-
-
-def test_a_setting_that_gains_more_than_one_percent_wins() -> None:
-    plain = final("a" * 16, Cpu(threads=1), 0.52)
-    tuned = final("b" * 16, Cpu(threads=1, arena=False), 0.5)
-    assert winner([tuned, plain], strict=False) == tuned
-
-
-def test_of_equally_fast_finalists_the_exact_one_wins_before_fewer_settings() -> None:
-    lossy = Recipe("int8-weights", (Int8Weights(),))
-    exact = final("a" * 16, Cpu(threads=1, arena=False), 0.502)
-    coarse = replace(final("b" * 16, Cpu(), 0.5), plan=Plan(lossy, Cpu()))
-    assert coarse.plan.lossy and coarse.plan.settings < exact.plan.settings
-    assert winner([coarse, exact], strict=False) == exact
-
-
-def test_what_is_apart_beyond_the_noise_is_no_tie_within_one_percent() -> None:
-    def sure(trial: Trial) -> Trial:
-        assert trial.ratio is not None
-        value = trial.ratio.value
-        return replace(trial, ratio=Interval(value, value * 0.999, value * 1.001))
-
-    plain = final("a" * 16, Cpu(threads=1), 0.504)
-    tuned = final("b" * 16, Cpu(threads=1, arena=False), 0.5)
-    assert winner([tuned, plain], strict=False) == plain
-    assert between(plain, tuned).clear is False
-    assert between(sure(plain), sure(tuned)).clear
-    assert winner([sure(tuned), sure(plain)], strict=False) == sure(tuned)
-
-
-def test_the_direct_interval_adds_the_variances_of_both() -> None:
-    one, two = final("a" * 16, Cpu(), 0.6), final("b" * 16, Cpu(), 0.5)
-    one = replace(one, ratio=Interval(0.6, 0.6 * math.exp(-0.03), 0.6 * math.exp(0.03)))
-    two = replace(two, ratio=Interval(0.5, 0.5 * math.exp(-0.04), 0.5 * math.exp(0.04)))
-    found = between(one, two)
-    assert found.value == pytest.approx(1.2)
-    assert math.log(found.high / found.low) / 2 == pytest.approx(0.05)
-    assert not between(one, replace(two, ratio=None)).clear
 
 
 def test_when_all_finalists_fall_the_original_stays_however_the_search_ended(
@@ -237,11 +190,6 @@ class TestUnconfirmed:
 
 
 class TestTooNoisy:
-    @pytest.mark.parametrize("value", [0.5, 1.5])
-    def test_a_claim_and_too_noisy_exclude_each_other(self, tmp_path: Path, value: float) -> None:
-        finals = final("aa11" * 4, Cpu(threads=1), value)
-        assert not searched(tmp_path, finals, too_noisy=True).too_noisy
-
     def test_without_a_claim_it_is_as_was_concluded(self, tmp_path: Path) -> None:
         level = final("aa11" * 4, Cpu(threads=1), 0.995)
         for finals in ((), (level,), (replace(level, ratio=None),)):
@@ -306,44 +254,6 @@ def test_of_equal_points_one_is_on_the_front_and_what_has_no_score_is_not(tmp_pa
     unscored = replace(trial("e3" * 8, FOUND, 0.1), scores=())
     lone = replace(trial("e4" * 8, FOUND, 0.1), ratio=Interval(0.1, 0.0, math.inf))
     assert replace(made, trials=(*two, unscored, lone)).front() == two[:1]
-
-
-def counted(key: str, ratio: float, right: int, samples: int = 200) -> Trial:
-    """A plan that answers so many samples right; the original 190 of 200."""
-    score = Score("top1", right / samples, 0.95, -math.inf, math.inf, samples)
-    return replace(trial(key * 16, FOUND, ratio), scores=(score,))
-
-
-@pytest.mark.parametrize(("right", "front"), [(190, "f"), (191, "f"), (194, "f"), (195, "fs")])
-def test_no_front_is_made_of_a_few_answers(tmp_path: Path, right: int, front: str) -> None:
-    fast, slow = counted("f", 0.5, 190), counted("s", 0.8, right)
-    found = replace(searched(tmp_path), trials=(slow, fast)).front()
-    assert "".join(one.key[0] for one in found) == front
-
-
-def test_no_front_is_made_of_a_latency_inside_the_noise(tmp_path: Path) -> None:
-    fast, slow = counted("f", 0.5, 150), counted("s", 0.505, 190)
-    found = replace(searched(tmp_path), trials=(fast, slow)).front()
-    assert found == (slow,), "what is better in score costs no latency beyond the noise"
-
-
-def test_of_two_that_are_level_the_finalist_stands_on_the_front(tmp_path: Path) -> None:
-    once = replace(counted("o", 0.5, 190), ratio=Interval(0.5, 0.4, 0.6))
-    sure = replace(counted("s", 0.52, 190), part="final")
-    assert replace(searched(tmp_path), trials=(once, sure)).front() == (sure,)
-    slower = replace(counted("s", 0.7, 190), part="final")
-    assert replace(searched(tmp_path), trials=(once, slower)).front() == (once,)
-
-
-def test_without_a_bound_a_step_of_a_score_is_one_sample_at_the_limit(
-    tmp_path: Path,
-) -> None:
-    made = searched(tmp_path)  # the budget is cosine >= 0.999
-    score = Score("cosine", 0.99951, 1.0, -math.inf, math.inf, 20)
-    assert acceptance.resolution(score, made.budget) == pytest.approx(0.001 / 20)
-    assert acceptance.resolution(replace(score, low=0.9993), made.budget) == pytest.approx(0.00021)
-    unread = replace(score, value=1.0, low=0.0)
-    assert acceptance.resolution(unread, made.budget) == pytest.approx(0.001 / 20)
 
 
 def test_a_study_says_what_its_header_and_its_ending_hold(tmp_path: Path) -> None:

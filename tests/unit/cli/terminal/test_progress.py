@@ -36,75 +36,102 @@ FAST = Trial(
 )
 
 
-def test_a_finished_trial_is_one_line() -> None:
-    text = progress.describe(TrialDone(FAST), place="[2/9]")
-    assert text == "[2/9] clean @ cpu: ok, 2.00x [1.60, 2.50], top1 0.99 proved"
-
-
 LONE = Interval(0.25, 0.0, math.inf)
 """Of a single block."""
+SLOW, LEVEL = Interval(1.7, 1.6, 1.8), Interval(1.07, 0.99, 1.15)
+UNTRIED = Trial("k", PLAN, "search", Status.UNCHANGED, why="nothing to change, not tried")
 
 
-def test_a_lone_block_is_shown_without_its_interval() -> None:
-    text = progress.describe(TrialDone(replace(FAST, ratio=LONE)))
-    assert text == "clean @ cpu: ok, about 4.00x, top1 0.99 proved"
-    two = progress.describe(Unconfirmed(replace(FAST, ratio=Interval(0.5, 0.02, 12.5))))
-    assert two == "first within the budget, unconfirmed: clean @ cpu, about 2.00x"
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (TrialDone(FAST), "clean @ cpu: ok, 2.00x [1.60, 2.50], top1 0.99 proved"),
+        (
+            TrialDone(FAST, cached=True),
+            "clean @ cpu: ok, 2.00x [1.60, 2.50], top1 0.99 proved (from the ledger)",
+        ),
+        (
+            TrialDone(replace(FAST, ratio=LONE)),
+            "clean @ cpu: ok, about 4.00x, top1 0.99 proved",
+        ),
+        (
+            TrialDone(replace(FAST, status=Status.SLOWER, ratio=SLOW, why="101 ms\nmore")),
+            "clean @ cpu: slower, 0.59x [0.56, 0.62], top1 0.99 proved, 101 ms",
+        ),
+        (
+            TrialDone(
+                replace(FAST, status=Status.SLOWER, ratio=LEVEL, scores=(), why="slower: 1.07")
+            ),
+            "clean @ cpu: no faster beyond the noise, 0.93x [0.87, 1.01]",
+        ),
+        (
+            TrialDone(Trial("k", PLAN, "search", Status.FAILED, error="killed by SIGSEGV")),
+            "clean @ cpu: failed, killed by SIGSEGV",
+        ),
+        (TrialDone(UNTRIED), "clean @ cpu: nothing to change, not tried"),
+        (TrialDone(replace(UNTRIED, why="")), "clean @ cpu: not tried"),
+        (
+            Unconfirmed(FAST),
+            "first within the budget, unconfirmed: clean @ cpu, 2.00x [1.60, 2.50]",
+        ),
+        (
+            Unconfirmed(replace(FAST, ratio=Interval(0.5, 0.02, 12.5))),
+            "first within the budget, unconfirmed: clean @ cpu, about 2.00x",
+        ),
+        (Note("seen"), "seen"),
+        (Note("seen", warning=True), "warning: seen"),
+        (Timing(Interval(1, 1, 1), 3), ""),
+    ],
+)
+def test_an_event_is_one_line(event: Event, line: str) -> None:
+    assert progress.describe(event) == progress.describe(event, verbose=True) == line
 
 
-def test_what_was_screened_is_the_best_so_far_until_another_is() -> None:
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (StepDone(Edit("simplify", 3, seconds=0.25)), "  simplify: 3 edits, 0.2 s"),
+        (
+            StepDone(Edit("simplify", 0, kept=False, note="numbers changed")),
+            "  simplify: rolled back: numbers changed, 0.0 s",
+        ),
+        (TrialStarted(PLAN, "search"), "[2/9] clean @ cpu ..."),
+    ],
+)
+def test_steps_and_starts_are_for_verbose(event: Event, line: str) -> None:
+    assert progress.describe(event) == ""
+    assert progress.describe(event, verbose=True, place="[2/9]") == line
+
+
+OTHER = replace(FAST, key="o", plan=Plan(AS_IS, Cpu(threads=1)), ratio=Interval(0.8, 0.7, 0.9))
+BEST = "2.00x [1.60, 2.50], unconfirmed, clean @ cpu"
+
+
+@pytest.mark.parametrize(
+    ("trials", "best"),
+    [
+        ([], "the original"),
+        ([replace(FAST, ratio=Interval(0.9, 0.7, 1.1))], "the original"),
+        ([replace(FAST, ratio=replace(LONE, value=1.1))], "the original"),
+        ([FAST, OTHER], BEST),
+        ([FAST, replace(OTHER, status=Status.FAILS, ratio=Interval(0.1, 0.1, 0.1))], BEST),
+        ([replace(FAST, ratio=LONE)], "about 4.00x, unconfirmed, clean @ cpu"),
+        (
+            [replace(FAST, ratio=LONE), replace(FAST, ratio=Interval(1, 0.99, 1.03))],
+            "the original",
+        ),
+        (
+            [FAST, replace(FAST, part="final", ratio=Interval(0.8, 0.75, 0.85))],
+            "1.25x [1.18, 1.33], clean @ cpu",
+        ),
+        ([FAST, replace(FAST, part="final", status=Status.FAILS)], "the original"),
+    ],
+)
+def test_the_board_keeps_the_best_so_far(trials: list[Trial], best: str) -> None:
     board = progress.Board()
-    board.take(TrialDone(replace(FAST, ratio=replace(LONE, value=1.1))))
-    assert board.best() == "the original"
-    board.take(TrialDone(replace(FAST, ratio=LONE)))
-    assert board.best() == "about 4.00x, unconfirmed, clean @ cpu"
-    board.take(TrialDone(replace(FAST, ratio=Interval(1.01, 0.99, 1.03))))
-    assert board.best() == "the original", "it was timed for longer, and fell"
-
-
-def test_a_loser_says_why() -> None:
-    slow = Interval(1.7, 1.6, 1.8)
-    lost = replace(FAST, status=Status.SLOWER, ratio=slow, why="101 ms against 58 ms\nmore")
-    assert progress.describe(TrialDone(lost)).endswith("proved, 101 ms against 58 ms")
-
-
-def test_what_the_search_sorts_out_is_called_slower_only_beyond_the_noise() -> None:
-    sorted_out = replace(FAST, status=Status.SLOWER, ratio=Interval(1.07, 0.99, 1.15))
-    sorted_out = replace(sorted_out, scores=(), why="slower: 1.07 times the original's latency")
-    text = progress.describe(TrialDone(sorted_out))
-    assert text == "clean @ cpu: no faster beyond the noise, 0.93x [0.87, 1.01]"
-
-
-def test_a_cached_trial_says_so() -> None:
-    assert progress.describe(TrialDone(FAST, cached=True)).endswith("(from the ledger)")
-
-
-def test_a_failed_trial_shows_its_error() -> None:
-    failed = Trial("k", PLAN, "search", Status.FAILED, error="killed by SIGSEGV")
-    assert progress.describe(TrialDone(failed)) == "clean @ cpu: failed, killed by SIGSEGV"
-
-
-def test_steps_and_starts_are_for_verbose() -> None:
-    step = StepDone(Edit("simplify", 3, seconds=0.25))
-    start = TrialStarted(PLAN, "search")
-    assert progress.describe(step) == progress.describe(start) == ""
-    assert progress.describe(step, verbose=True) == "  simplify: 3 edits, 0.2 s"
-    rolled = StepDone(Edit("simplify", 0, kept=False, note="numbers changed"))
-    assert "rolled back: numbers changed" in progress.describe(rolled, verbose=True)
-    assert "clean @ cpu" in progress.describe(start, verbose=True)
-
-
-def test_timing_makes_no_line() -> None:
-    assert progress.describe(Timing(Interval(1, 1, 1), 3), verbose=True) == ""
-
-
-def test_notes_and_warnings() -> None:
-    assert progress.describe(Note("seen")) == "seen"
-    assert progress.describe(Note("seen", warning=True)) == "warning: seen"
-
-
-def plain(verbose: bool = False) -> shown.Display:
-    return shown.Display(live=False, verbose=verbose)
+    for trial in trials:
+        board.take(TrialDone(trial))
+    assert board.best() == best
 
 
 def test_lines_carry_one_counter_and_the_time_left(
@@ -112,7 +139,7 @@ def test_lines_carry_one_counter_and_the_time_left(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    sink = plain().take
+    sink = shown.Display(live=False).take
     sink(TimeLeft(180))
     sink(TrialStarted(PLAN, "baseline"))
     sink(TrialDone(FAST))
@@ -141,7 +168,7 @@ def test_a_log_gets_a_line_of_progress_now_and_then(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    sink = plain().take
+    sink = shown.Display(live=False).take
     for done in range(25):
         now = float(done)
         sink(Progress("timing", done, 25))
@@ -163,50 +190,6 @@ def test_parts_of_a_plan_do_not_hide_the_plan() -> None:
     board.take(TrialStarted(PLAN, "search"))
     board.take(Progress("calibrating", 1, 2))
     assert board.line() == "[1] search: clean @ cpu"
-
-
-def test_what_had_nothing_to_change_says_so_once() -> None:
-    why = "nothing to change, not tried"
-    left = Trial("k", PLAN, "search", Status.UNCHANGED, why=why)
-    text = progress.describe(TrialDone(left), place="[3] history:")
-    assert text == f"[3] history: clean @ cpu: {why}"
-    assert progress.describe(TrialDone(replace(left, why=""))) == "clean @ cpu: not tried"
-
-
-def test_the_board_keeps_the_best() -> None:
-    board = progress.Board()
-    assert board.best() == "the original"
-    board.take(TrialDone(FAST))
-    other = Plan(AS_IS, Cpu(threads=1))
-    slower = replace(FAST, key="o", plan=other, ratio=Interval(0.8, 0.7, 0.9))
-    board.take(TrialDone(slower))
-    board.take(TrialDone(replace(slower, status=Status.FAILS, ratio=Interval(0.1, 0.1, 0.1))))
-    assert board.best() == "2.00x [1.60, 2.50], unconfirmed, clean @ cpu"
-
-
-def test_the_board_does_not_take_noise_for_a_gain() -> None:
-    board = progress.Board()
-    board.take(TrialDone(replace(FAST, ratio=Interval(0.9, 0.7, 1.1))))
-    assert board.best() == "the original"
-
-
-def test_a_final_measurement_replaces_the_same_plan_in_search() -> None:
-    board = progress.Board()
-    board.take(TrialDone(FAST))
-    board.take(TrialDone(replace(FAST, part="final", ratio=Interval(0.8, 0.75, 0.85))))
-    assert board.best() == "1.25x [1.18, 1.33], clean @ cpu"
-
-
-def test_what_falls_as_a_finalist_is_not_the_best_any_more() -> None:
-    board = progress.Board()
-    board.take(TrialDone(FAST))
-    board.take(TrialDone(replace(FAST, part="final", status=Status.FAILS)))
-    assert board.best() == "the original"
-
-
-def test_the_first_plan_within_the_budget_is_told_as_unconfirmed() -> None:
-    text = progress.describe(Unconfirmed(FAST))
-    assert text == "first within the budget, unconfirmed: clean @ cpu, 2.00x [1.60, 2.50]"
 
 
 def test_time_left_ends_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,11 +233,6 @@ def test_a_terminal_shows_the_board_and_takes_it_away(
     assert "timing: 50 %" in err and "a note\n" in err and "timing: 100 %" in err
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (61.4, "1:01"), (-3, "0:00")])
-def test_clock(seconds: float, text: str) -> None:
-    assert progress.clock(seconds) == text
-
-
 def test_held_notes_are_told_behind_the_work_and_never_before_an_error() -> None:
     told: list[Event] = []
     with shown.held(told.append) as sink:
@@ -265,10 +243,6 @@ def test_held_notes_are_told_behind_the_work_and_never_before_an_error() -> None
         sink(Note("made up: y"))
         raise ValueError
     assert told == [Note("made up: x")]
-
-
-def test_verbose_holds_nothing_back() -> None:
-    told: list[Event] = []
     with shown.held(told.append, verbose=True) as sink:
-        sink(Note("made up: x"))
-        assert told
+        sink(Note("made up: z"))
+        assert told[-1] == Note("made up: z")
