@@ -13,8 +13,8 @@ from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.hardware import verified
-from ortune.core.hardware.native import native as natively
-from ortune.core.hardware.native import native_types
+from ortune.core.hardware.cpus import native as natively
+from ortune.core.hardware.cpus import native_types
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import THREADS
 from ortune.core.session import Recording, Session

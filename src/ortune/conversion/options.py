@@ -8,8 +8,7 @@ from ortune.conversion import formats, precisions
 from ortune.conversion.requests import Convert
 from ortune.core.errors import BadSettings
 from ortune.core.event import Note
-from ortune.core.hardware.cpus import instruction_sets
-from ortune.core.hardware.native import native
+from ortune.core.hardware.cpus import instruction_sets, native
 
 
 def check(asked: Convert) -> None:

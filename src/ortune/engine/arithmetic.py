@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ortune.core import wording
-from ortune.core.hardware.native import native, native_types
+from ortune.core.hardware.cpus import native, native_types
 from ortune.engine.manifest import Arithmetic
 
 _WIDE_SUMS = {"int8-vnni", "int8-amx"}

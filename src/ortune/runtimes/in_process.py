@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from ortune.core.hardware.runqueue import waited_ns
+from ortune.core.hardware.cpus import waited_ns
 
 
 class InProcess:

@@ -11,6 +11,7 @@ from time import monotonic
 
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
+from ortune.core import settings
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
@@ -21,7 +22,6 @@ from ortune.core.event import Note, TimeLeft
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.spelling import parse
 from ortune.core.request import verb
-from ortune.core.settings import toml as settings
 from ortune.core.step import Transform
 from ortune.core.study import Study
 from ortune.experiment import golden

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.core.hardware.native import native
+from ortune.core.hardware.cpus import native
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, qdq
 from ortune.model.graph.qdq import WEIGHTS, Port

@@ -12,12 +12,11 @@ import pytest
 
 from ortune.backends.cpu import Cpu
 from ortune.cli import optimize
-from ortune.core import wording
+from ortune.core import settings, wording
 from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.budget import Budget
 from ortune.core.errors import OrtuneError
 from ortune.core.facts import Facts
-from ortune.core.settings import toml as settings
 from ortune.core.step import AS_IS, Recipe
 from ortune.core.study import Ending, Header, Job, Study
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict

@@ -13,11 +13,11 @@ from typing import Annotated, Literal
 import pytest
 
 import ortune as ot
+from ortune.core import settings
 from ortune.core.custom_ops import BackendRequest
 from ortune.core.errors import BadSettings, OrtuneError, Unexpected
 from ortune.core.fields import ByteSize, Counts, Duration, Option
 from ortune.core.request import DataRequest, Request, parameters, request, text, verb
-from ortune.core.settings import toml as settings
 
 
 @request

@@ -11,11 +11,11 @@ import click
 
 from ortune.cli.terminal.output import DISPLAY, JSON, STDOUT
 from ortune.cli.terminal.retired import refuse_retired
+from ortune.core import settings
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Libraries
 from ortune.core.outputs import free
 from ortune.core.request import Request, RequestField, carried_out, parameters, text
-from ortune.core.settings import toml as settings
 
 R = TypeVar("R", bound=Request)
 

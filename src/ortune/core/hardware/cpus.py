@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+
+_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "int8-vnni": ("avx512_vnni", "avx_vnni"),
+    "int8-amx": ("amx_int8",),
+    "int8-arm": ("asimddp", "i8mm"),
+    "bf16-avx512": ("avx512_bf16",),
+    "bf16-amx": ("amx_bf16",),
+    "bf16-arm": ("bf16",),
+    "f16-avx512": ("avx512_fp16",),
+    "f16-amx": ("amx_fp16",),
+    "f16-arm": ("asimdhp",),
+}
+"""Type and unit -> the CPU's flags, of which one is enough."""
+_TASKS = Path("/proc/self/task")
 
 
 def effective_cpus(root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc/self")) -> int:
@@ -91,3 +106,44 @@ def _quota(folder: Path) -> float | None:
     if quota == "max" or int(quota) <= 0:
         return None
     return int(quota) / int(period)
+
+
+def native(flags: Iterable[str]) -> frozenset[str]:
+    """Return type and unit of what is computed natively, such as ``int8-vnni`` or ``bf16-amx``.
+
+    Args:
+        flags: The CPU's, in Linux' spelling; of none nothing is known.
+    """
+    held = frozenset(flags)
+    return frozenset(name for name, some in _FLAGS.items() if held.intersection(some))
+
+
+def native_types(flags: Iterable[str]) -> frozenset[str]:
+    """Return the types alone: of ``int8``, ``bf16`` and ``f16`` those with a unit of their own."""
+    return frozenset(name.partition("-")[0] for name in native(flags))
+
+
+def waited_ns(tasks: Path = _TASKS) -> int:
+    """Return nanoseconds all living threads have spent in the run queue, -1 where unreadable.
+
+    Second field of ``/proc/<pid>/task/<tid>/schedstat`` (Linux kernel, sched-stats documentation).
+    A thread that ends takes its share along: between two readings whose difference is to count,
+    let threads live. Of several threads the waits add up, so that a share of wall time may pass 1.
+    """
+    total = 0
+    try:
+        for task in tasks.iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):  # ended since it was listed
+                total += _waited(task)
+    except (OSError, IndexError, ValueError):
+        return -1
+    return total
+
+
+def _waited(task: Path) -> int:
+    try:
+        return int((task / "schedstat").read_text().split()[1])
+    except FileNotFoundError:
+        if task.exists():  # a kernel without scheduler statistics
+            raise PermissionError(f"{task} has no schedstat") from None
+        raise

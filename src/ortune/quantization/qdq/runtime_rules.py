@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Literal, TypeAlias, get_args
 
 from ortune.core.errors import BadSettings
-from ortune.core.hardware.native import native
+from ortune.core.hardware.cpus import native
 
 Target: TypeAlias = Literal["cpu", "openvino", "tensorrt", "cuda", "directml"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from ortune.core.hardware.native import native
+from ortune.core.hardware.cpus import native
 from ortune.quantization.roles import Role
 from ortune.search.expectation.features import FLOAT_SHARE, called, chosen
 from ortune.search.expectation.surrogate import Normal

@@ -8,8 +8,8 @@ import pytest
 from tests.unit import studies
 
 from ortune.cli.main import main
+from ortune.core import settings
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.core.settings import toml as settings
 
 KEYS = ("model", "on", "baseline", "out")
 WRITES = 'cpu(config=["session.collect_node_memory_stats_to_file=written"])'

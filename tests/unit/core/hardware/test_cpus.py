@@ -1,4 +1,4 @@
-"""The effective CPU count follows affinity and cgroup quotas."""
+"""The effective CPU count follows affinity and cgroup quotas; flags say what is native."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.hardware.cpus import effective_cpus, native, native_types
 
 
 def fake(tmp_path: Path, files: dict[str, str], cgroup: str) -> tuple[Path, Path]:
@@ -56,3 +56,20 @@ class TestQuota:
 def test_other_systems_have_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert effective_cpus() >= 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "found", "types"),
+    [
+        ("", set(), set()),
+        ("avx2 avx512f", set(), set()),
+        ("avx2 avx_vnni", {"int8-vnni"}, {"int8"}),
+        ("avx512_vnni avx512_bf16", {"int8-vnni", "bf16-avx512"}, {"int8", "bf16"}),
+        ("amx_int8 amx_bf16 avx512_fp16", {"int8-amx", "bf16-amx", "f16-avx512"}, None),
+        ("amx_fp16", {"f16-amx"}, {"f16"}),
+        ("asimddp i8mm bf16 asimdhp", {"int8-arm", "bf16-arm", "f16-arm"}, None),
+    ],
+)
+def test_flags_say_what_is_native(flags: str, found: set[str], types: set[str] | None) -> None:
+    assert native(flags.split()) == found
+    assert native_types(flags.split()) == ({"int8", "bf16", "f16"} if types is None else types)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ortune.core.hardware import runqueue
+from ortune.core.hardware import cpus
 from ortune.load_generation import lanes as lane_threads
 
 
@@ -21,13 +21,13 @@ def task(root: Path, tid: int, waited: int | None) -> None:
 def test_waits_of_all_threads_add_up(tmp_path: Path) -> None:
     task(tmp_path, 1, 30)
     task(tmp_path, 2, 12)
-    assert runqueue.waited_ns(tmp_path) == 42
+    assert cpus.waited_ns(tmp_path) == 42
 
 
 def test_a_kernel_without_statistics_is_unknown_and_not_calm(tmp_path: Path) -> None:
     task(tmp_path, 1, None)
-    assert runqueue.waited_ns(tmp_path) == -1
-    assert runqueue.waited_ns(tmp_path / "none") == -1
+    assert cpus.waited_ns(tmp_path) == -1
+    assert cpus.waited_ns(tmp_path / "none") == -1
 
 
 def test_a_thread_that_ends_while_it_is_listed_spoils_nothing(
@@ -36,7 +36,7 @@ def test_a_thread_that_ends_while_it_is_listed_spoils_nothing(
     task(tmp_path, 1, 30)
     listed = [tmp_path / "1", tmp_path / "2"]
     monkeypatch.setattr(Path, "iterdir", lambda self: iter(listed))
-    assert runqueue.waited_ns(tmp_path) == 30
+    assert cpus.waited_ns(tmp_path) == 30
 
 
 class Lane:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadData, OrtuneError
-from ortune.core.hardware.runqueue import waited_ns
+from ortune.core.hardware.cpus import waited_ns
 from ortune.core.plugins import user_function
 from ortune.core.session import Tensors
 from ortune.engine.call import Call

@@ -1,1 +1,0 @@
-"""Requests as settings files."""
