@@ -51,10 +51,7 @@ def test_that_the_options_are_found():
 
 
 @pytest.mark.parametrize(("verb", "option"), _EVERY, ids=map(" ".join, _EVERY))
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "1e999", "9" * 400])
-def test_no_option_takes_what_is_no_sensible_number(
-    verb, option, value, tmp_path, monkeypatch, capsys
-):
+def test_no_option_takes_what_is_no_sensible_number(verb, option, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = _verbs()[verb]
     words = [
@@ -68,20 +65,17 @@ def test_no_option_takes_what_is_no_sensible_number(
         if isinstance(one, click.Option) and one.required and option not in one.opts
         for word in (one.opts[0], "1/h" if "price" in one.opts[0] else str(tmp_path / "out"))
     ]
-    if option == "--budget":
-        value = f"top1>={value}"
-        if value == "top1>=-1":  # a limit of decibels may be negative
-            return
-    if (option, value) == ("--least-db", "-1"):  # more noise than signal
-        return
-    assert main([verb, *words, *needed, f"{option}={value}"]) == BAD
-    said = capsys.readouterr().err
-    assert len(said.strip().splitlines()) == 2, said
-    assert "  fix: " in said
-    assert "none.onnx" not in said.partition("fix:")[0], (
-        f"{option} was not looked at first: {said}"
-    )
-    assert not list(tmp_path.iterdir())
+    for value in ("nan", "inf", "-inf", "-1", "1e999", "9" * 400):
+        if value == "-1" and option in ("--budget", "--least-db"):
+            continue  # decibels may be negative: more noise than signal
+        given = f"top1>={value}" if option == "--budget" else value
+        assert main([verb, *words, *needed, f"{option}={given}"]) == BAD
+        said = capsys.readouterr().err
+        assert len(said.strip().splitlines()) == 2, said
+        assert "  fix: " in said
+        first = said.partition("fix:")[0]
+        assert "none.onnx" not in first, f"{option} was not looked at first: {said}"
+        assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("verb", list(_verbs()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.unit import studies
 
@@ -69,5 +70,6 @@ def test_a_person_who_types_it_may(
     assert main(["bench", str(path), "--seconds", "0.1"]) == 2
     assert "is no setting that a file" in capsys.readouterr().err
     assert not list(tmp_path.glob("written*"))
-    assert main(["bench", str(model), "--on", WRITES, "--seconds", "0.1", "--shape", "x:1x4"]) == 0
+    np.savez(tmp_path / "in.npz", x=np.ones((1, 4), np.float32))
+    assert main(["run", str(model), "in.npz", "--on", WRITES]) == 0
     assert list(tmp_path.glob("written*"))
