@@ -8,6 +8,7 @@ from ortune.analysis.padding.requests import BucketsRequest
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, say, table
+from ortune.core import wording
 
 if TYPE_CHECKING:
     from ortune.analysis.padding.buckets import Buckets
@@ -42,8 +43,6 @@ def command(asked: BucketsRequest) -> int:
 
 
 def _show(found: Buckets) -> None:
-    from ortune.core import wording
-
     padding, backend = found.padding, found.backend
     names = ", ".join((padding.mask, *padding.inputs))
     say(

@@ -10,6 +10,7 @@ from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.figures import size
 from ortune.cli.terminal.output import answer, table
 from ortune.conversion.requests import Convert
+from ortune.core import wording
 
 if TYPE_CHECKING:
     from ortune.conversion.convert import Converted
@@ -28,8 +29,6 @@ def command(asked: Convert) -> int:
 
 
 def _show(found: Converted) -> None:
-    from ortune.core import wording
-
     before, after, ratio = found.bytes_before, found.bytes_after, found.latency_ratio
     change = f"{100 * (after - before) / before:+.0f} %"
     held = ", ".join(f"{name} {size(count)}" for name, count in found.weights.items())

@@ -11,6 +11,7 @@ from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.figures import size
 from ortune.cli.terminal.output import answer, say, table
+from ortune.core import wording
 
 if TYPE_CHECKING:
     from ortune.model.diff.result import Diff, Drawn, Group, Weight
@@ -77,8 +78,6 @@ def _show(found: Diff, identical: bool) -> None:
 
 
 def _headline(found: Diff, identical: bool) -> str:
-    from ortune.core import wording
-
     counts = f"{len(found.nodes[0])} and {wording.count(len(found.nodes[1]), 'node')}"
     if identical:
         return f"identical files: {counts}"
@@ -95,8 +94,6 @@ def _headline(found: Diff, identical: bool) -> str:
 
 
 def _show_nodes(found: Diff) -> None:
-    from ortune.core import wording
-
     moved = [(op, n, m, f"{m - n:+d}") for op, (n, m) in found.ops.items() if n != m]
     kept = sum(n == m for n, m in found.ops.values())
     if moved:

@@ -13,6 +13,7 @@ from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.figures import size
 from ortune.cli.terminal.output import answer, remark, say, table
+from ortune.core import wording
 from ortune.core.capabilities import HERE, State, mixed
 from ortune.core.errors import OrtuneError
 from ortune.core.request import WorkerRequest, request
@@ -135,7 +136,6 @@ def probe(verbose: bool) -> tuple[TriedHere, ...]:
 def _probe(backend: Backend, folder: Path, verbose: bool) -> TriedHere:
     from importlib.resources import as_file, files
 
-    from ortune.core import wording
     from ortune.measurement.capabilities import capabilities
     from ortune.measurement.job import MAIN, WorkerJob
     from ortune.measurement.process import Worker, WorkerFailed

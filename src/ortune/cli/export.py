@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import answer, remark, say, table
+from ortune.core import wording
 from ortune.exporters.request import Export
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ def command(asked: Export) -> int:
 
 
 def _show(found: Exported) -> None:
-    from ortune.core import wording
-
     table(
         ("exporter", "kept", "sizes>", "error>", "nodes>", "seconds>", "why"),
         [

@@ -9,6 +9,7 @@ from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.figures import size
 from ortune.cli.terminal.output import answer, say, specs
+from ortune.core import wording
 
 if TYPE_CHECKING:
     from ortune.analysis.verification.extract import Extracted
@@ -40,8 +41,6 @@ def command(asked: Extract) -> int:
 
 
 def _show(found: Extracted) -> None:
-    from ortune.core import wording
-
     specs("input", found.inputs)
     specs("output", found.outputs)
     if found.added:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ortune.cli.main import DONE, INTERRUPTED, NO
 from ortune.cli.terminal import output
 from ortune.cli.terminal.command import repeat, verb
+from ortune.core import wording
 from ortune.core.request import request
 from ortune.search.request import Optimize
 
@@ -56,7 +57,6 @@ def missed(study: Study, target_speedup: float | None) -> str:
 
 def summary(study: Study, page: Path) -> dict[str, object]:
     """Return what scripts ask for first, then the whole study."""
-    from ortune.core import wording
     from ortune.sections.batches import rows
 
     best = study.best

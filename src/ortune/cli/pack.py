@@ -12,6 +12,7 @@ from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.figures import size
 from ortune.cli.terminal.output import answer, say
+from ortune.core import wording
 from ortune.core.fields import Option, Words
 from ortune.core.request import Request, request
 
@@ -120,7 +121,6 @@ def _told(study: Study, trial: Trial) -> dict[str, Any]:
 
 def _lines(study: Study, trials: Sequence[Trial], result: Mapping[str, Any]) -> Iterator[str]:
     from ortune.backends.bucketed import Bucketed
-    from ortune.core import wording
 
     path, first = result["bundle"], trials[0]
     yield f"bundle: {path} ({size(result['bytes'])}), {first.plan}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import answer, say, show
+from ortune.core import wording
 from ortune.reporting.python.requests import ProfilePage
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ def command(asked: ProfilePage) -> int:
 
 def _show(found: Profile) -> None:
     """Print what the report shows; notes were told while it ran."""
-    from ortune.core import wording
     from ortune.reporting.profile import TOP, parts
     from ortune.reporting.terminal import printed
 

@@ -17,6 +17,7 @@ from ortune.cli.main import BAD, DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.figures import milliseconds
 from ortune.cli.terminal.output import answer, remark, say, table
+from ortune.core import wording
 from ortune.core.atomic_write import remove
 from ortune.core.backend import GraphLevel
 from ortune.core.custom_ops import CustomOpsRequest
@@ -249,8 +250,6 @@ def joined(results: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]
 
 
 def _show(result: dict[str, Any], first: Mapping[str, NDArray[Any]]) -> None:
-    from ortune.core import wording
-
     placed = ", ".join(
         f"{wording.count(n, 'node')} on {ep}" for ep, n in result["placement"].items()
     )

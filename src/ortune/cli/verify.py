@@ -9,6 +9,7 @@ from ortune.analysis.verification.requests import Verify
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, say, table
+from ortune.core import wording
 
 if TYPE_CHECKING:
     from ortune.analysis.verification.bisect import Bisection
@@ -41,8 +42,6 @@ def command(asked: Verify) -> int:
 
 def _show(found: Comparison, bisect: bool) -> None:
 
-    from ortune.core import wording
-
     made_up = "made-up " if found.synthetic else ""
     rule = f" ({found.rule})" if found.rule else ""
     table(
@@ -73,8 +72,6 @@ def _show(found: Comparison, bisect: bool) -> None:
 
 
 def _show_saturation(found: Saturation) -> None:
-    from ortune.core import wording
-
     hit = sorted((x for x in found.layers if x.saturated), key=lambda x: -x.largest)
     rows = [
         (x.name, x.op, f"{100 * x.saturated / x.outputs:.3g} %", f"{100 * x.largest:.3g} %")

@@ -6,10 +6,11 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
-from ortune.core.acceptance import Outcome, outcome
-from ortune.core.study import Study
-from ortune.core.trial import Burst, Interval, Pair, Score, Trial, Verdict
+if TYPE_CHECKING:  # `count` is for those that start without NumPy too
+    from ortune.core.study import Study
+    from ortune.core.trial import Burst, Interval, Pair, Score, Trial
 
 NONE = "-"
 
@@ -116,6 +117,8 @@ def bound(score: Score) -> str:
 
 def means(score: Score | None) -> str:
     """Say in one sentence what a score's verdict means; empty for one that is not judged."""
+    from ortune.core.trial import Verdict
+
     if score is None or score.verdict is None:
         return ""
     claim = score.claim or f"{score.metric} is within the budget"
@@ -138,12 +141,17 @@ def means(score: Score | None) -> str:
 
 def fallen(scores: Sequence[Score]) -> list[str]:
     """Name the outputs that the budget does not read and that fall below limits of their own."""
+    from ortune.core.trial import Verdict
+
     found = [score for score in scores[1:] if score.verdict is Verdict.FAILS]
     return [f"{score.metric} is {number(score.value)}: {score.basis}" for score in found]
 
 
 def verdict(trial: Trial) -> str:
     """Say in a word what became of a trial's accuracy, or why there is none."""
+    from ortune.core.acceptance import Outcome, outcome
+    from ortune.core.trial import Verdict
+
     found = outcome(trial)
     if found is Outcome.FAILS:
         return str(Verdict.FAILS)
@@ -154,6 +162,8 @@ def verdict(trial: Trial) -> str:
 
 def reason(trial: Trial) -> str:
     """Say in a line why a trial won or lost, by the interval that is shown with it."""
+    from ortune.core.acceptance import Outcome, outcome
+
     why = " ".join((trial.why or trial.error or "").split())
     level = outcome(trial) is Outcome.LEVEL and not why.startswith(Outcome.LEVEL)
     if outcome(trial) is Outcome.LEVEL and trial.ratio and not trial.ratio.bounded:

@@ -24,8 +24,9 @@ from ortune.analysis.benchmark.result import BenchResult
 from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
+from ortune.cli import bench as bench_verb
 from ortune.cli.main import main
-from ortune.cli.terminal import bench_tables, output
+from ortune.cli.terminal import output
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Note
 from ortune.core.hardware.gpu import Gpu
@@ -308,7 +309,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_no_folded_names(
     told = {}
     for width in (160, 60):
         monkeypatch.setattr(output, "console", lambda width=width: Console(width=width))
-        bench_tables.show(answer, wide=False)
+        bench_verb.show_rows(answer, wide=False)
         told[width] = capsys.readouterr().out
     assert "peak MB" in told[160] and "left out" not in told[160]
     assert "left out, the terminal is narrow: p90 ms, CPU ms" in told[60]
@@ -364,7 +365,7 @@ def test_a_gpu_has_its_own_latency_and_readings(
         [rowed], made, Record(10, 2, 1, 0.0, 0.0, None, 0, 0.0, None, None, (), None, ())
     )
     monkeypatch.setattr(output, "console", lambda: Console(width=200))
-    bench_tables.show(answer, wide=True)
+    bench_verb.show_rows(answer, wide=True)
     out = capsys.readouterr().out
     assert "on the device ms" in out and "cuda (unverified)" in out
     assert "Scripted GPU" in out and "350.5" in out and "1980" in out
