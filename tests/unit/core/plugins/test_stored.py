@@ -383,3 +383,20 @@ def test_a_difference_may_lie_below_nothing_where_it_is_expected() -> None:
 def test_an_interval_and_what_was_not_measured() -> None:
     stored.demand({"ratio": {"value": 0.5, "low": 0.0, "high": 0.6}}, "a run")
     stored.demand([{"value": float("nan"), "low": float("nan"), "high": 1.0}], "a run")
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    size: int
+    note: str = ""
+
+
+def test_fields_that_are_missing_are_named() -> None:
+    with pytest.raises(BadSettings) as caught:
+        codec.build(_Row, {"note": "x"})
+    assert caught.value.what == "Row lacks 'name, size'"
+
+
+def test_what_has_a_default_may_be_missing() -> None:
+    assert codec.build(_Row, {"name": "a", "size": 1}) == _Row("a", 1)
