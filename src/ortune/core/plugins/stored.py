@@ -221,11 +221,11 @@ def lowered(plugin: P, cpus: int) -> tuple[P, int]:
 
     The count is 0 where none was lowered. CPUs that threads were bound to are dropped with it.
     """
-    most, limits = 0, rules(type(plugin))
+    most, limits = 0, rules(type(plugin)) if _is_ours(type(plugin).__module__) else {}
     changed: dict[str, Any] = {}
     for field in dataclasses.fields(plugin):
         value = getattr(plugin, field.name)
-        counts = field.name == "threads" or "cpus" in limits[field.name]
+        counts = field.name == "threads" or "cpus" in limits.get(field.name, ())
         if isinstance(value, Plugin):
             inner, above = lowered(value, cpus)
             if above:
@@ -266,7 +266,6 @@ def _mappings(data: object) -> Iterator[Mapping[str, Any]]:
     raise BadSettings(_DEEP, fix=DISTRUST)
 
 
-@cache
 def _rules(path: str) -> tuple[Mapping[str, FieldRule], bool]:
     """Return the rules of a stored plugin's fields, and whether those without one are `_OTHER`'s.
 
@@ -274,16 +273,21 @@ def _rules(path: str) -> tuple[Mapping[str, FieldRule], bool]:
         path: Its folder and name, such as ``backends/cpu``; no file of the user's is run.
     """
     folder, _, name = path.partition("/")
-    if folder not in ("backends", "metrics"):
-        return {}, False
-    module = catalog.modules(folder).get(name)
-    if module is None:
-        return {}, folder == "backends"
+    if folder in ("backends", "metrics") and name in catalog.modules(folder):
+        return _rules_of_installed(folder, name)
+    return {}, folder == "backends"
+
+
+@cache  # of what is installed alone: a file may hold any number of other names
+def _rules_of_installed(folder: str, name: str) -> tuple[Mapping[str, FieldRule], bool]:
     kind = catalog.load(catalog.base_of(folder), name)
-    ours = module.startswith("ortune.")
-    return rules(kind) if ours and folder == "backends" else declared(kind), (
-        folder == "backends" and not ours
-    )
+    if folder == "backends" and _is_ours(catalog.modules(folder)[name]):
+        return rules(kind), False
+    return declared(kind), folder == "backends"
+
+
+def _is_ours(module: str) -> bool:
+    return module.startswith("ortune.")
 
 
 def _refusal(held: Mapping[str, Any]) -> str:
