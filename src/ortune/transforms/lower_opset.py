@@ -18,12 +18,12 @@ from ortune.rewrites.opset.lower_version import lower_to
 class LowerOpset(Transform):
     """The same computation in older operators, for runtimes that read no newer ones.
 
-    Inputs become attributes again (axes, splits, pads), parts of shapes slices, and what does not
-    exist below (layer normalization, Gelu, HardSwish) is written out. What has no way down is
+    What only takes more types there stays, and what does not exist below (SwiGLU, RMS and layer
+    normalization, Gelu) is written out as the standard defines it. What has no way down is
     refused by name, and nothing is written.
 
     Attributes:
-        to: Version of the default domain, 7 or more; must be given.
+        to: Version of the default domain, 13 or more; must be given.
     """
 
     stage: ClassVar[Stage] = Stage.FINISH
