@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ortune.core.plugins import codec
-from ortune.model.diff.attributes import settings
+from ortune.model.diff.graphs import settings
 from ortune.model.graph import edit
 from ortune.model.graph.match import label
 from ortune.model.graph.spec import shape_of

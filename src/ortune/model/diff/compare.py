@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from ortune.core.event import Progress, Sink, silent
 from ortune.model.diff.graphs import Graphs
-from ortune.model.diff.groups import groups
-from ortune.model.diff.pairs import NodePairs
+from ortune.model.diff.matching import NodePairs, group_nodes
 from ortune.model.diff.result import Diff, Drawn, Group, HeaderField, Weight
 from ortune.model.diff.weights import Constant, largest_change
 from ortune.model.graph import edit, spec
@@ -33,7 +32,7 @@ def diff(a: ir.Model, b: ir.Model, sink: Sink = silent) -> Diff:
     graphs = Graphs(a, b)
     pairs = NodePairs(graphs)
     related = _related(pairs)
-    found = groups(pairs, related=related)
+    found = group_nodes(pairs, related=related)
     sink(Progress("comparing weights", 2, 4))
     stored = _stored(graphs)
     equal, weights = _weights(pairs, stored)
@@ -73,11 +72,8 @@ def _related(pairs: NodePairs) -> bool:
     graphs, partner = pairs.graphs, pairs.partner
     weighing = [[n for n in graphs.of(which) if _weighs(graphs, n)] for which in (0, 1)]
     if min(map(len, weighing)) >= _FEW:
-        linked = {a for a, _ in pairs.links}
         kept = [
-            a
-            for a in weighing[0]
-            if a in linked or (a in pairs.sure and pairs.fit(a, partner[a]) is not False)
+            a for a in weighing[0] if a in pairs.sure and pairs.fits(a, partner[a]) is not False
         ]
         return len(kept) >= _LITTLE * min(map(len, weighing))
     counted = [

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 
-from ortune.model.diff.attributes import settings
-from ortune.model.diff.operators import role
-from ortune.model.diff.weights import Constant
+from ortune.model.diff.weights import Constant, digest
 from ortune.model.graph import edit
 from ortune.model.graph.match import RANDOM, label
-from ortune.model.mapping.tensors import TAIL
+
+PASSED_ON = frozenset({"Identity", "Dropout"})
+"""What forwards its first input as it is."""
+QUANTIZE = frozenset({"QuantizeLinear", "DequantizeLinear"})
+COMMUTATIVE = frozenset({"Add", "Mul", "And", "Or", "Xor", "Equal", "Sum", "Max", "Min", "Mean"})
+_VARIANTS = {
+    "Conv": "ConvInteger",
+    "MatMul": "MatMulInteger MatMulIntegerToFloat DynamicQuantizeMatMul MatMulNBits MatMulFpQ4 "
+    "FusedMatMul TransposeMatMul Gemm QGemm FusedGemm",
+    "LSTM": "DynamicQuantizeLSTM",
+    "LayerNormalization": "SkipLayerNormalization EmbedLayerNormalization",
+    "RMSNormalization": "SkipSimplifiedLayerNormalization SimplifiedLayerNormalization",
+    "Gelu": "BiasGelu FastGelu",
+    "Softmax": "BiasSoftmax",
+    "MaxPool": "NhwcMaxPool",
+    "Gather": "GatherBlockQuantized",
+    "Attention": "QAttention MultiHeadAttention",
+}
+_ROLES = {variant: op for op, variants in _VARIANTS.items() for variant in variants.split()}
+_MEANINGLESS = frozenset({"kernel_shape", "channels_last"})
+"""Attributes that the weights' shape tells anyway."""
+_OTHER_TYPE = frozenset(
+    {"If", "Loop", "Scan", "Shape", "Size", "NonZero", "ArgMax", "ArgMin", "Equal", "Less",
+     "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Not", "IsNaN"}
+)  # fmt: skip
 
 
 class Graphs:
@@ -35,7 +62,6 @@ class Graphs:
         shapely: Node -> it computes integers from shapes and constants alone.
         number: Value -> its number.
         names: Value -> name.
-        labels: Value -> the name that a runtime took it over from; empty for made-up names.
         maker: Value -> node, -1 for inputs and initializers.
         users: Value -> nodes that read it.
         fixed: Value -> it depends on constants alone.
@@ -73,8 +99,6 @@ class Graphs:
             self.inputs.append([self._of(value) for value in given])
             self._walk(model.graph, -1, opset)
             self.results.append([self._of(value) for value in model.graph.outputs])
-        self.labels = list(self.names)
-        self._label()
 
     def side(self, node: int) -> int:
         """Return which model a node is of: 0 or 1."""
@@ -197,22 +221,6 @@ class Graphs:
         inside = [value for value in results if self.maker[value] >= first]
         self.captured[at] = tuple(dict.fromkeys([*outside, *inside]))
 
-    def _label(self) -> None:
-        """Give tensors in another layout the name of what they carry."""
-        for at in reversed(range(len(self.nodes))):
-            made, name = self.writes[at][:1], str(self.nodes[at].name)
-            if not self.op[at].startswith("com.microsoft") or not made or made[0] < 0:
-                continue
-            source = self.reads[at][0] if self.reads[at] else -1
-            if self.role[at] == "ReorderOutput" and self.maker[source] >= 0:
-                self.labels[source] = self.labels[made[0]]
-            if self.role[at] in ("ReorderInput", "ReorderOutput"):
-                self.labels[made[0]] = ""
-            elif (stem := TAIL.sub("", name)) != name:
-                self.labels[made[0]] = stem
-            elif "reorder" in self.labels[made[0]]:
-                self.labels[made[0]] = ""
-
     def _counts(self, node: ir.Node, known: Sequence[int]) -> bool:
         if node.op_type in ("Shape", "Size") and not node.domain:
             return True
@@ -259,18 +267,12 @@ class Graphs:
                     self.constants[out] = replace(held, scale=scale.tensor, axis=last)
 
 
-_OTHER_TYPE = frozenset(
-    {"If", "Loop", "Scan", "Shape", "Size", "NonZero", "ArgMax", "ArgMin", "Equal", "Less",
-     "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Not", "IsNaN"}
-)  # fmt: skip
-
-
 def _repeats(node: ir.Node) -> bool:
     """Say whether a node makes the same of the same in every run."""
     return node.op_type not in RANDOM and (bool(node.inputs) or node.op_type == "Constant")
 
 
-def matched(
+def match_in_order(
     left: Sequence[int], right: Sequence[int], name: Callable[[int], str | None]
 ) -> Iterator[tuple[int, int]]:
     """Yield what of two lists stands for each other: of one name, then of one place."""
@@ -280,3 +282,139 @@ def matched(
     taken = set(named.values())
     rest = [one for one in right if one not in taken]
     yield from zip([one for one in left if one not in named], rest, strict=False)
+
+
+def role(op_type: str) -> str:
+    """Return the operator of ONNX that a runtime's operator is a variant of."""
+    found = _ROLES.get(op_type)
+    if found is None:
+        for start in ("QLinear", "Fused", "Nhwc"):
+            if op_type.startswith(start) and len(op_type) > len(start):
+                return role(op_type.removeprefix(start))
+    return found or op_type
+
+
+def is_integer_operator(op: str) -> bool:
+    """Say whether an operator takes integers for numbers: Q/DQ are a part of it."""
+    name = op.rpartition("::")[2]
+    return name.startswith(("QLinear", "QGemm", "QAttention", "DynamicQuantize")) or name in (
+        "ConvInteger",
+        "MatMulInteger",
+        "MatMulIntegerToFloat",
+        "MatMulNBits",
+        "GatherBlockQuantized",
+    )
+
+
+def settings(node: ir.Node, opset: int) -> dict[str, str]:
+    """Return attribute -> text without bodies, ONNX' defaults and what the weights' shape says."""
+    usual = _defaults(node.op_type, opset) if not node.domain else {}
+    found = {}
+    for name, attribute in sorted(node.attributes.items()):
+        if attribute.is_ref() or name in _MEANINGLESS:
+            continue
+        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            continue
+        text = _text(attribute)
+        if usual.get(name) != text and not _plain(name, attribute.value):
+            found[name] = text
+    return found
+
+
+def _text(attribute: ir.Attr) -> str:
+    value: Any = attribute.value
+    if attribute.type == ir.AttributeType.TENSOR:
+        return f"tensor {digest(value)}"
+    if attribute.type == ir.AttributeType.FLOAT:
+        return repr(float(np.float32(value)))
+    if attribute.type == ir.AttributeType.FLOATS:
+        return repr([float(np.float32(one)) for one in value])
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return repr(list(value))
+    return repr(value)
+
+
+def _plain(name: str, value: Any) -> bool:
+    """Say whether an attribute says what it would mean without it, whatever the rank."""
+    match name:
+        case "strides" | "dilations":
+            return bool(np.all(np.asarray(value) == 1))
+        case "pads" | "output_padding":
+            return not np.any(value)
+        case "auto_pad":
+            return bool(value == "NOTSET")
+        case _:
+            return False
+
+
+@functools.cache
+def _defaults(op_type: str, opset: int) -> dict[str, str]:
+    try:
+        schema = onnx.defs.get_schema(op_type, opset)
+    except onnx.defs.SchemaError:
+        return {}
+    found = {}
+    for name, attribute in schema.attributes.items():
+        if attribute.default_value.name:
+            held = ir.serde.deserialize_attribute(attribute.default_value)
+            found[name] = _text(held)
+    return found
+
+
+def computation_digests(graphs: Graphs) -> tuple[dict[int, str], list[str]]:
+    """Return digests of what each value and each node computes from the inputs, names apart."""
+    bodies: dict[ir.Graph, str] = {}
+    values: dict[int, str] = {}
+    nodes = [""] * len(graphs.nodes)
+
+    def of(value: int) -> str:
+        if value >= 0 and value not in values:
+            held = graphs.constants.get(value)
+            unknown = f"{graphs.side_of_value(value)} {graphs.names[value]}"
+            values[value] = f"constant {held.digest}" if held is not None else unknown
+        return values.get(value, "")
+
+    def start(node: int) -> list[str]:
+        read = [of(value) for value in graphs.reads[node]]
+        attributes = [f"{key}={text}" for key, text in graphs.settings[node].items()]
+        if graphs.op[node] in COMMUTATIVE:
+            read.sort()
+        return [graphs.op[node], *attributes, *read]
+
+    def finish(node: int) -> None:
+        inside = graphs.bodies.get(node, {}).values()
+        results = [of(graphs.number[value]) for body in inside for value in body.outputs]
+        text = _digest((*start(node), *results))
+        graph = graphs.nodes[node].graph
+        around = bodies.get(graph) if isinstance(graph, ir.Graph) else None
+        nodes[node] = _digest((text, around)) if around else text
+        for slot, value in enumerate(graphs.writes[node]):
+            if graphs.op[node] == "Constant" and value in graphs.constants:
+                of(value)
+            elif value >= 0:
+                values[value] = f"{text} {slot}"
+        if graphs.op[node] in PASSED_ON and graphs.reads[node] and graphs.writes[node][0] >= 0:
+            values[graphs.writes[node][0]] = of(graphs.reads[node][0])
+
+    left, right = graphs.inputs
+    for index, pair in enumerate(match_in_order(left, right, graphs.names.__getitem__)):
+        values |= dict.fromkeys(pair, f"input {index}")
+    waiting: list[int] = []
+    for node in range(len(graphs.nodes)):
+        while waiting and graphs.scope[node] != waiting[-1]:
+            finish(waiting.pop())
+        if node not in graphs.bodies:
+            finish(node)
+            continue
+        waiting.append(node)
+        for name, body in graphs.bodies[node].items():
+            bodies[body] = _digest((*start(node), name))
+            for index, value in enumerate(body.inputs):
+                values[graphs.number[value]] = f"{bodies[body]} {index}"
+    for node in reversed(waiting):
+        finish(node)
+    return values, nodes
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
