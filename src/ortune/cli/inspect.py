@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ortune.analysis.inspection.inspect import Inspection
     from ortune.analysis.inspection.placement import Placed
     from ortune.core.facts import Facts, TensorSpec
-    from ortune.model.lint.finding import Finding
+    from ortune.model.lint.rules import Finding
 
 _OPS = 14
 _IO = 6

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.rewrites.layers.depth_to_space import spread_channels_last
+from ortune.rewrites.layers.convolutions import spread_channels_last
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from ortune.model.graph.edit import Editor, refuse
 from ortune.model.graph.match import maker, other, reader
 from ortune.model.graph.replace import replace
 from ortune.model.graph.uses import alone
-from ortune.rewrites.formulas.chain import Chain
-from ortune.rewrites.formulas.formula import NO_KERNEL, READ_ELSEWHERE, at_each
+from ortune.rewrites.formulas.formula import NO_KERNEL, READ_ELSEWHERE, Chain, at_each
 
 _LIMIT = 20.0
 """Above it the quotient is 1 in float64 too, and squares are far from overflowing float32."""

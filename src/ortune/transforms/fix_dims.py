@@ -12,8 +12,7 @@ from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph import edit
 from ortune.model.graph.spec import shape_of
 from ortune.model.shapes.infer import infer
-from ortune.rewrites.dims.names import given, pairs, places
-from ortune.rewrites.dims.samples import CutSamples
+from ortune.rewrites.dims.samples import CutSamples, given, pairs, places
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from ortune.core.plugins.bounds import ANY, Bounds
 from ortune.core.preprocess import Interpolation, Preprocess, Size
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph import edit, prune, spec
-from ortune.rewrites.formulas.chain import Chain
-from ortune.rewrites.images.preprocessing import MODES, Picture, only_readers, write
-from ortune.rewrites.images.samples import Pictures
-from ortune.rewrites.opset.raise_version import raise_to
+from ortune.rewrites.formulas.formula import Chain
+from ortune.rewrites.images.preprocessing import MODES, Picture, Pictures, only_readers, write
+from ortune.rewrites.raise_version import raise_to
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 _BYTES = {ir.DataType.UINT8, ir.DataType.INT8}

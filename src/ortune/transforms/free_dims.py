@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import onnx_ir as ir
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.step import Bridge, Stage, Transform
+from ortune.model.graph import edit
+from ortune.model.graph.edit import Editor
 from ortune.model.graph.spec import shape_of
-from ortune.rewrites.dims.free import free
-from ortune.rewrites.dims.names import given, pairs, places
-from ortune.rewrites.dims.samples import BatchedRows, Larger
+from ortune.model.graph.values import fixed_array
+from ortune.model.shapes.infer import infer
+from ortune.model.shapes.known_values import Item, Known
+from ortune.model.shapes.node import infer_node
+from ortune.rewrites.dims.samples import BatchedRows, Larger, given, pairs, places
 
 _BATCH = "batch"
 
@@ -99,3 +105,259 @@ def _size(dim: int | str | None) -> int:
 
 def _shown(firsts: dict[str, int | str | None]) -> str:
     return ", ".join(f"{size} of '{name}'" for name, size in firsts.items())
+
+
+Axes = Mapping[str, Mapping[int, str]]
+"""Input -> axis -> the new name of its dimension."""
+
+_TIMES = 7
+_STATES = {"LSTM": {4: 0, 5: 1, 6: 1}, "GRU": {4: 0, 5: 1}, "RNN": {4: 0, 5: 1}}
+"""Recurrent operator -> input that may be constant -> its axis of the batch."""
+
+
+def free(model: ir.Model, axes: Axes) -> dict[str, int]:
+    """Free dimensions of inputs in place.
+
+    Returns:
+        For every output that grows with a freed dimension, the first axis that does.
+
+    Raises:
+        Refused: A node hard-codes the old size, in a way that is not undone; it is named.
+    """
+    edit.inline(model)
+    infer(model)
+    work = _Freeing(model)
+    for value in model.graph.inputs:
+        work.enlarge(value, axes.get(value.name or "", {}))
+    for node in list(model.graph):
+        work.take(node)
+    return work.finish(axes)
+
+
+class _Freeing:
+    def __init__(self, model: ir.Model) -> None:
+        self._model, self._editor, self._known = model, Editor(model.graph), Known()
+        self._opsets = model.opset_imports
+        made = [value for node in model.graph for value in node.outputs]
+        self._old = {value: shape_of(value) for value in (*model.graph.inputs, *made)}
+        for value in made:
+            value.shape = None
+
+    def enlarge(self, value: ir.Value, axes: Mapping[int, str]) -> None:
+        shape = list(self._old[value] or ())
+        for axis in axes:
+            size = shape[axis]
+            shape[axis] = size * _TIMES if isinstance(size, int) else size
+        if axes:
+            value.shape = ir.Shape(shape)
+
+    def take(self, node: ir.Node) -> None:
+        """Rewrite a node where it must be, and infer what it makes."""
+        touched = any(self._grown(value) for value in node.inputs if value is not None)
+        if touched:
+            self._rewrite(node)
+        if any(True for _ in edit.bodies(node)):
+            inner = [one for body in edit.bodies(node) for one in body.all_nodes()]
+            read = {value for one in (node, *inner) for value in one.inputs if value is not None}
+            if any(map(self._grown, read)):
+                raise _no(node, "a body reads what would grow")
+        infer_node(node, self._opsets, self._known)
+        for value in node.outputs:
+            old, new = self._old.get(value), shape_of(value)
+            if old is not None and value.name and (new is None or len(new) != len(old)):
+                if touched:
+                    raise _no(node, "its shape cannot be inferred")
+                value.shape = ir.Shape(old)
+
+    def finish(self, axes: Axes) -> dict[str, int]:
+        """Declare the dimensions by name: a freed one its own, what grows otherwise unnamed."""
+        names = {name for by_axis in axes.values() for name in by_axis.values()}
+        single = next(iter(names)) if len(names) == 1 else None
+        sizes = {
+            size
+            for value in self._model.graph.inputs
+            for axis, size in enumerate(self._old.get(value) or ())
+            if axis in axes.get(value.name or "", {})
+        }
+        found: dict[str, int] = {}
+        for value, old in self._old.items():
+            grown = self._grown(value)
+            if value.is_graph_output() and grown:
+                found[str(value.name)] = grown[0]
+            if value.shape is None or old is None:
+                continue
+            whole = list(shape_of(value) or ())
+            mine = axes.get(value.name or "", {}) if value.is_graph_input() else {}
+            for axis in grown:
+                same = single if old[axis] in sizes else None
+                whole[axis] = mine.get(axis, same)
+            value.shape = ir.Shape(whole)
+        return found
+
+    def _grown(self, value: ir.Value) -> list[int]:
+        """Return the axes of a value that are larger than they were."""
+        old, new = self._old.get(value), shape_of(value)
+        if old is None or new is None or len(old) != len(new):
+            return []
+        return [axis for axis, (a, b) in enumerate(zip(old, new, strict=True)) if a != b]
+
+    def _rewrite(self, node: ir.Node) -> None:
+        if node.domain:
+            return
+        match node.op_type:
+            case "Reshape":
+                self._reshape(node)
+            case "Expand":
+                self._expand(node)
+            case "Concat":
+                self._concat(node)
+            case "Resize" | "Upsample":
+                self._resize(node)
+            case "LSTM" | "GRU" | "RNN":
+                for index, axis in _STATES[node.op_type].items():
+                    self._widen(node, index, axis, node.inputs[0], 1)
+            case "GridSample":
+                self._widen(node, 1, 0, node.inputs[0], 0)
+
+    def _reshape(self, node: ir.Node) -> None:
+        """Copy the leading dimensions, and leave the one that grows to be worked out."""
+        source, target = node.inputs[0], node.inputs[1]
+        to = fixed_array(target)
+        old_in = self._old.get(source) if source is not None else None
+        old_out = self._old.get(node.outputs[0])
+        if source is None or to is None:
+            return  # a target that is computed follows its inputs
+        new_in = shape_of(source)
+        if old_in is None or old_out is None or new_in is None:
+            raise _no(node, "its shapes are not known")
+        made = _target(old_in, self._grown(source), old_out)
+        if made is None and not {-1, 0} & set(to.tolist()):
+            raise _no(node, f"{to.tolist()} does not say which dimension grows")
+        if made is not None and to.tolist() != made:
+            fresh = self._editor.constant(f"{node.name}_to", np.array(made, np.int64))
+            node.replace_input_with(1, fresh)
+            node.attributes.pop("allowzero", None)
+
+    def _expand(self, node: ir.Node) -> None:
+        """1 keeps what is there already."""
+        source, target = node.inputs
+        to = fixed_array(target)
+        grown = self._grown(source) if source is not None else []
+        if to is None or source is None:
+            return
+        behind = len(to) - len(shape_of(source) or ())
+        made = [1 if at - behind in grown else int(x) for at, x in enumerate(to)]
+        if made != to.tolist():
+            fresh = self._editor.constant(f"{node.name}_to", np.array(made, np.int64))
+            node.replace_input_with(1, fresh)
+
+    def _concat(self, node: ir.Node) -> None:
+        """Repeat what is the same for every row, such as a token that an exporter expanded."""
+        shapes = [shape_of(value) for value in node.inputs]
+        along = edit.attribute(node, "axis", 0)
+        for value, shape in zip(node.inputs, shapes, strict=True):
+            grown = self._grown(value) if value is not None else []
+            if value is None or shape is None:
+                continue
+            for axis in [one for one in grown if one != along % len(shape)]:
+                for index in range(len(node.inputs)):
+                    self._widen(node, index, axis, value, axis)
+
+    def _resize(self, node: ir.Node) -> None:
+        """Take the sizes that grow from the input."""
+        if len(node.inputs) < 4 or node.inputs[3] is None or node.inputs[0] is None:
+            return
+        source, sizes = node.inputs[0], fixed_array(node.inputs[3])
+        axes = edit.attribute(node, "axes", None)
+        if sizes is None or axes is not None:
+            return
+        first = self._grown(source)
+        if first != [0] or int(sizes[0]) != (self._old.get(source) or (None,))[0]:
+            raise _no(node, f"sizes {sizes.tolist()} do not follow the dimension that grows")
+        rest = self._editor.constant(f"{node.name}_rest", np.asarray(sizes[1:], np.int64))
+        head = self._dimension(node, source, 0)
+        joined = self._editor.node("Concat", [head, rest], {"axis": 0}, name=f"{node.name}_sizes")
+        self._place(node, joined)
+        node.replace_input_with(3, joined.outputs[0])
+
+    def _widen(self, node: ir.Node, index: int, axis: int, like: ir.Value | None, of: int) -> None:
+        """Repeat one input of a node along an axis as often as another has there."""
+        value = node.inputs[index] if index < len(node.inputs) else None
+        if value is None or like is None or value is like or self._grown(value):
+            return
+        shape, wanted = shape_of(value), shape_of(like)
+        if shape is None or wanted is None or of not in self._grown(like):
+            return
+        if shape[axis] != (self._old.get(like) or wanted)[of]:
+            return
+        if shape[axis] != 1:
+            raise _no(node, f"'{value.name}' has a size of its own there: {shape[axis]}")
+        ones = np.ones(len(shape), np.int64)
+        head = self._editor.constant(f"{node.name}_before", ones[:axis])
+        tail = self._editor.constant(f"{node.name}_behind", ones[axis + 1 :])
+        size = self._dimension(node, like, of)
+        to = self._editor.node(
+            "Concat", [head, size, tail], {"axis": 0}, name=f"{node.name}_repeat"
+        )
+        self._place(node, to)
+        wide = self._editor.node("Expand", [value, to.outputs[0]], name=f"{value.name}_repeated")
+        self._place(node, wide)
+        self._old[wide.outputs[0]] = shape
+        node.replace_input_with(index, wide.outputs[0])
+
+    def _dimension(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
+        """Return one dimension of a value, int64 [1]."""
+        shape = self._editor.node("Shape", [value], name=f"{node.name}_shape")
+        self._place(node, shape)
+        at = self._editor.constant(f"{node.name}_axis", np.array([axis], np.int64))
+        one = self._editor.node("Gather", [shape.outputs[0], at], name=f"{node.name}_size")
+        self._place(node, one)
+        return one.outputs[0]
+
+    def _place(self, before: ir.Node, node: ir.Node) -> None:
+        edit.insert_before(before, node)
+        infer_node(node, self._opsets, self._known)
+        # Constant only for the size that shapes were inferred with.
+        for value in node.outputs:
+            self._known.arrays.pop(value, None)
+
+
+def _target(
+    old_in: Sequence[Item], grown: Sequence[int], old_out: Sequence[Item]
+) -> list[int] | None:
+    """Return the Reshape target that holds for every size; None where there is none.
+
+    Leading dimensions that stay are copied with 0. With one dimension that grows, and leading
+    dimensions equal before it, that place holds a multiple of it: rows stay together.
+    """
+    same = 0
+    while same < min(len(old_in), len(old_out)) and old_in[same] == old_out[same]:
+        same += 1
+    inside = [axis for axis in grown if axis >= same]
+    copied = [0] * same
+    rest = list(old_out[same:])
+    if not inside:
+        return _closed(copied, rest, None)
+    first = inside[0]
+    if len(inside) == 1 and first == same and rest:
+        return _closed(copied, rest, 0)
+    if len(inside) == 1 and first == same:
+        return None
+    if same == 0 and first == 0 and len(grown) == 1:
+        return _closed([], list(old_out), 0)
+    return _closed(copied, rest, 0) if len(rest) == 1 else None
+
+
+def _closed(copied: list[int], rest: list[Item], open_at: int | None) -> list[int] | None:
+    """Fill in numbers; at most one place may be left to be worked out."""
+    made = [item if isinstance(item, int) else -1 for item in rest]
+    if open_at is not None:
+        made[open_at] = -1
+    return [*copied, *made] if made.count(-1) <= 1 else None
+
+
+def _no(node: ir.Node, why: str) -> Refused:
+    return Refused(
+        f"{node.op_type} '{node.name}' hard-codes the old size: {why}",
+        fix="export the model with that dimension dynamic",
+    )

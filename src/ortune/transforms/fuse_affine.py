@@ -15,9 +15,17 @@ from ortune.model.graph.spec import shape_of
 from ortune.model.graph.uses import alone
 from ortune.model.graph.values import overridable
 from ortune.model.shapes.infer import infer
-from ortune.rewrites.layers.affine import ARITHMETIC, UNCHANGED, Affine, ChannelAxis, of_node
-from ortune.rewrites.layers.fold_affine import Absorber
-from ortune.rewrites.layers.foldable import OPS, FoldableLayer, foldable
+from ortune.rewrites.layers.affine import (
+    ARITHMETIC,
+    OPS,
+    UNCHANGED,
+    Absorber,
+    Affine,
+    ChannelAxis,
+    FoldableLayer,
+    foldable,
+    of_node,
+)
 
 
 @dataclass(frozen=True)

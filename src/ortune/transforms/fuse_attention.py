@@ -21,8 +21,7 @@ from ortune.model.graph.uses import is_read
 from ortune.model.io.write import light
 from ortune.rewrites.attention.core import Core, NotFusable, find
 from ortune.rewrites.attention.heads import Flattener, Heads, heads, reshaped, untransposed
-from ortune.rewrites.attention.lengths import named
-from ortune.rewrites.attention.masks import Masks, infinite
+from ortune.rewrites.attention.masks import Masks, infinite, named
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,16 @@ from ortune.model.graph import edit, prune
 from ortune.model.graph.match import maker, nodes_of, reader
 from ortune.model.graph.uses import alone
 from ortune.model.shapes.infer import infer
-from ortune.rewrites.layers.affine import UNCHANGED, Affine, of_batch_norm, of_node
-from ortune.rewrites.layers.fold_affine import Absorber
-from ortune.rewrites.layers.foldable import OPS, FoldableLayer, foldable
+from ortune.rewrites.layers.affine import (
+    OPS,
+    UNCHANGED,
+    Absorber,
+    Affine,
+    FoldableLayer,
+    foldable,
+    of_batch_norm,
+    of_node,
+)
 
 
 @dataclass(frozen=True)

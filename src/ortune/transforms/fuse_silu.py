@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import onnx_ir as ir
 
@@ -12,8 +12,8 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph.edit import Editor, attribute, refuse
 from ortune.model.graph.match import maker, near, other, scalar_for
-from ortune.rewrites.formulas.formula import WIDENS, Site, at_each, put_gated
-from ortune.rewrites.pattern import rewrite
+from ortune.model.graph.replace import replace
+from ortune.rewrites.formulas.formula import WIDENS, Chain, Site, at_each, put_gated
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,21 @@ class FuseSilu(Transform):
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were rewritten."""
-        count = rewrite(model, _swish, _sigmoid, _plain) + rewrite(model, _swish, _scaled)
-        return count + at_each(model, _fuse, "Exp")
+        return at_each(model, _spell, "Swish") + at_each(model, _fuse, "Exp")
+
+
+def _spell(model: ir.Model, swish: ir.Node, editor: Editor) -> int:
+    """Write Swish(x, alpha) as x Sigmoid(alpha x)."""
+    x, alpha = swish.inputs[0], attribute(swish, "alpha", 1.0)
+    if x is None or x.dtype is None:
+        refuse(model, swish, "the type of its input is not known")
+        return 0
+    chain = Chain(editor, str(swish.name))
+    inner = x
+    if alpha != 1.0:
+        inner = chain.add("Mul", x, chain.constant("alpha", alpha, x.dtype.numpy()))
+    chain.add("Mul", x, chain.add("Sigmoid", inner))
+    return int(replace(swish, *chain.nodes))
 
 
 def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int:
@@ -76,23 +89,3 @@ def _quotients(value: ir.Value, x: ir.Value) -> Iterator[tuple[ir.Node, ...]]:
             inverse = node.outputs[0]
             products = (n for n, _ in inverse.uses() if n.op_type == "Mul" and not n.domain)
             yield from ((node, n) for n in products if other(n, inverse) is x)
-
-
-def _swish(op: Any, x: Any) -> Any:
-    return op.Swish(x, _outputs=["y"])
-
-
-def _plain(context: Any, y: ir.Value, **_: Any) -> bool:
-    node = y.producer()
-    return node is not None and attribute(node, "alpha", 1.0) == 1.0
-
-
-def _scaled(op: Any, x: Any, y: ir.Value) -> Any:
-    node = y.producer()
-    alpha = attribute(node, "alpha", 1.0) if node is not None else 1.0
-    like = op.CastLike(op.Constant(value_float=alpha), x)
-    return op.Mul(x, op.Sigmoid(op.Mul(x, like)))
-
-
-def _sigmoid(op: Any, x: Any, **_: Any) -> Any:
-    return op.Mul(x, op.Sigmoid(x))

@@ -17,8 +17,7 @@ from ortune.model.graph import edit, prune
 from ortune.model.graph.match import maker, nodes_of, number
 from ortune.model.graph.replace import forward, remove
 from ortune.model.graph.uses import alone
-from ortune.rewrites.layers.affine import constant
-from ortune.rewrites.layers.foldable import FoldableLayer, foldable
+from ortune.rewrites.layers.affine import FoldableLayer, constant, foldable
 from ortune.rewrites.simplify.constants import LARGE_BYTES
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit
-from ortune.rewrites.opset.raise_version import raise_to
+from ortune.rewrites.raise_version import raise_to
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,7 @@ from ortune.model.graph.replace import forward, remove
 from ortune.model.io import names
 from ortune.model.shapes.known_values import Known
 from ortune.model.shapes.node import infer_graph
-from ortune.rewrites.simplify import (
-    casts,
-    clamps,
-    common_subexpressions,
-    constants,
-    initial_states,
-    masks,
-    reshapes,
-    shape_reads,
-)
-from ortune.rewrites.simplify.identities import passed_on
+from ortune.rewrites.simplify import clamps, constants, identities, masks, reshapes
 
 
 @dataclass(frozen=True)
@@ -72,11 +62,11 @@ def _round(model: ir.Model) -> int:
     infer_graph(model.graph, model.opset_imports, known)
     count = constants.fold(model, known)
     count += constants.take_branches(model, known)
-    count += constants.settle_targets(model, known) + shape_reads.settle_lengths(model, known)
+    count += constants.settle_targets(model, known) + masks.settle_lengths(model, known)
     count += _drop(model, known) + masks.settle_masks(model, known)
-    count += reshapes.merge_pairs(model, known) + casts.merge_casts(model)
-    count += clamps.merge_limits(model) + initial_states.drop_zero_states(model)
-    count += common_subexpressions.share_nodes(model)
+    count += reshapes.merge_pairs(model, known) + identities.merge_casts(model)
+    count += clamps.merge_limits(model) + identities.drop_zero_states(model)
+    count += identities.share_nodes(model)
     return count + prune.drop_dead(model)
 
 
@@ -85,7 +75,7 @@ def _drop(model: ir.Model, known: Known) -> int:
     count = 0
     for graph in list(edit.every_graph(model)):
         for node in list(graph):
-            source = passed_on(node, known, opset)
+            source = identities.passed_on(node, known, opset)
             if source is not None and forward(node.outputs[0], source):
                 remove(node)
                 count += 1

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import prune
-from ortune.rewrites.layers import transposed_conv
+from ortune.rewrites.layers.convolutions import split_transposed
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SplitConvTranspose(Transform):
 
     def apply(self, model: ir.Model) -> int:
         """Edit the model in place and return how many were rewritten."""
-        count = transposed_conv.split_transposed(model)
+        count = split_transposed(model)
         if count:
             prune.drop_dead(model)
         return count

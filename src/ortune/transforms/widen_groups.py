@@ -12,7 +12,7 @@ from ortune.core.facts import Facts
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import prune
-from ortune.rewrites.layers.grouped_conv import widen_groups
+from ortune.rewrites.layers.convolutions import widen_groups
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.worker.workbench import Workbench
 from ortune.metrics.snr import Snr
-from ortune.model.parts.expose import Watch
+from ortune.model.parts.probed import Watch
 from ortune.observers.min_max import MinMax
 
 MODEL = """

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.unit.rewriting import model_of, ops
 
-from ortune.rewrites.pattern import rewrite
+from ortune.rewrites.user_rule import replace_matches
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 
@@ -26,7 +26,7 @@ def test_either_order_and_every_graph() -> None:
           then_branch = p () => (float[n] q) {{ f = Exp(x) b = Add(t, f) q = Neg(b) }},
           else_branch = r () => (float[n] s) {{ s = Abs(t) }}> }}"""
     model = model_of(text)
-    assert rewrite(model, find, put) == 2
+    assert replace_matches(model, find, put) == 2
     assert ops(model) == {"Neg": 2, "Exp": 2, "Sub": 2, "If": 1, "Abs": 1}
     names = [node.name for node in model.graph.all_nodes()]
     assert all(names) and len(set(names)) == len(names)
@@ -35,17 +35,17 @@ def test_either_order_and_every_graph() -> None:
 def test_a_condition_decides() -> None:
     text = f"{HEAD} g (float[n] x) => (float[n] y) {{ e = Exp(x) a = Add(e, x) y = Neg(a) }}"
     model = model_of(text)
-    assert rewrite(model, find, put, lambda context, x, y: False) == 0
-    assert rewrite(model, [find], put, lambda context, x, y: x is y) == 1
+    assert replace_matches(model, find, put, lambda context, x, y: False) == 0
+    assert replace_matches(model, [find], put, lambda context, x, y: x is y) == 1
 
 
 def test_a_part_that_is_read_elsewhere_is_left() -> None:
     text = f"""{HEAD} g (float[n] x) => (float[n] y, float[n] z) {{
         e = Exp(x) a = Add(e, x) y = Neg(a) z = Abs(a) }}"""
-    assert rewrite(model_of(text), find, put) == 0
+    assert replace_matches(model_of(text), find, put) == 0
 
 
 def test_the_default_of_an_input_is_no_constant() -> None:
     text = f"""{HEAD} g (float[n] x, float w) => (float[n] y) <float w = {{1}}> {{
         e = Exp(w) a = Add(x, e) y = Neg(a) }}"""
-    assert rewrite(model_of(text), find, put) == 0
+    assert replace_matches(model_of(text), find, put) == 0

@@ -20,15 +20,19 @@ from ortune.core.request import verb
 from ortune.core.result import TableResult
 from ortune.model.analysis import facts as model_facts
 from ortune.model.analysis.dataflow import Origin
-from ortune.model.analysis.largest import (
+from ortune.model.analysis.node_costs import (
+    Account,
     Body,
     LargeTensor,
     LocalFunction,
+    Sum,
+    accounts,
+    intensity,
     local_bodies,
     local_functions,
+    sums,
     tensors,
 )
-from ortune.model.analysis.node_costs import Account, Sum, accounts, intensity, sums
 from ortune.model.analysis.regions import regions
 from ortune.model.analysis.saturation import Saturable, saturable
 from ortune.model.analysis.weight_values import weight_values
@@ -36,8 +40,7 @@ from ortune.model.graph import edit
 from ortune.model.graph.spec import type_name
 from ortune.model.io import file, names
 from ortune.model.lint import gpu
-from ortune.model.lint.finding import Finding, finding
-from ortune.model.lint.run import lint, ordered
+from ortune.model.lint.rules import Finding, finding, lint, ordered
 from ortune.model.shapes.infer import shaped
 from ortune.quantizers.drop_pairs import DropPairs
 from ortune.recipe.space import clean

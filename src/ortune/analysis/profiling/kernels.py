@@ -19,8 +19,7 @@ from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.flops import node_flops
 from ortune.model.analysis.regions import Regions
 from ortune.model.graph.spec import dtype_name
-from ortune.model.mapping.nodes import Lineage
-from ortune.model.mapping.tensors import ADDED
+from ortune.model.mapping.nodes import ADDED, Lineage
 
 _CONTROL = frozenset({"If", "Loop", "Scan"})
 _SHAPE = frozenset({"Shape", "Size", "Flatten", "Expand", "ShapeOf", "StridedSlice"})

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ortune.model.graph.edit import attribute, bodies, const_array, every_node
 from ortune.model.graph.match import label
 from ortune.model.graph.qdq import MICROSOFT
-from ortune.model.lint.finding import Finding, finding
+from ortune.model.lint.rules import Finding, finding
 
 PAIRS = ("QuantizeLinear", "DequantizeLinear")
 

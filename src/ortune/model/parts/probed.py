@@ -16,10 +16,236 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import OrtuneError, with_article
 from ortune.model.io import external
+from ortune.model.io.protobuf import ODD, Step, graphs, kinds, odd, places
 from ortune.model.io.write import NEWEST_IR, held, point, stream, weight_bytes
-from ortune.model.parts.expose import Watch, expose
+
+SEQUENCES, PASSED_ON = 13, 14
+"""Opsets from which Loop and If take sequences, and Identity does."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How a tensor is read off a run.
+
+    Attributes:
+        tensor: Its name.
+        output: Output, or input, that holds it: an array, or a list of arrays.
+        stacked: Leading axes of each array that count turns of a Scan.
+    """
+
+    tensor: str
+    output: str
+    stacked: int = 0
+
+
+class Hidden(Exception):
+    """A tensor that cannot be made an output; the text says why."""
+
+
+def expose(
+    proto: onnx.ModelProto, tensors: Sequence[str], *, shapes: bool = False
+) -> tuple[dict[str, Watch], dict[str, str]]:
+    """Make tensors outputs of the model, in place.
+
+    Args:
+        proto: Its functions are not looked into.
+        tensors: Names of values.
+        shapes: Give out each one's shape, as float32, in the tensor's place.
+
+    Returns:
+        How each is read; and for the others why not.
+    """
+    exposer = _Exposer(proto, shapes)
+    found: dict[str, Watch] = {}
+    hidden: dict[str, str] = {}
+    for name in dict.fromkeys(tensors):
+        try:
+            found[name] = exposer.expose(name)
+        except Hidden as reason:
+            hidden[name] = str(reason)
+    return found, hidden
+
+
+@dataclass
+class _Carried:
+    """A value on its way out.
+
+    Attributes:
+        name: In the graph reached.
+        seeds: The nodes that begin its sequence; empty while it is a tensor.
+        stacked: As `Watch.stacked`.
+    """
+
+    name: str
+    seeds: tuple[onnx.NodeProto, ...] = ()
+    stacked: int = 0
+
+
+class _Exposer:
+    def __init__(self, proto: onnx.ModelProto, shapes: bool) -> None:
+        self._graph, self._shapes = proto.graph, shapes
+        opset = {entry.domain: entry.version for entry in proto.opset_import}
+        self._opset = opset.get("", opset.get("ai.onnx", 0))
+        self._places = dict(places(proto.graph))
+        graph = proto.graph
+        typed = [*graph.value_info, *graph.input, *graph.output]
+        self._known = {value.name for value in typed if value.HasField("type")}
+        self._odd = {value.name for value in typed if odd(value.type)}
+        self._mixed = bool(self._odd) or any(kind in ODD for kind in kinds(graph))
+        self._inputs = {value.name for value in proto.graph.input}
+        self._shown = {value.name for value in proto.graph.output}
+        self._constants = {
+            tensor.name for graph in graphs(proto.graph) for tensor in graph.initializer
+        }
+        self._taken = {*self._places, *self._constants}
+
+    def expose(self, name: str) -> Watch:
+        place = self._places.get(name)
+        if name in self._constants or (place and place.made_by == "Constant"):
+            raise Hidden("is a constant")
+        if place is None:
+            raise Hidden("is not in the model")
+        if place.path:
+            return self._inner(name, place.path)
+        if self._shapes:
+            return Watch(name, self._show(self._shape(self._graph, name)))
+        if name in self._inputs or name in self._shown:
+            return Watch(name, name)
+        if name in self._odd or (self._mixed and name not in self._known):
+            return Watch(name, self._show(self._float(self._graph, name)))
+        self._graph.output.add().name = name
+        self._shown.add(name)
+        return Watch(name, name)
+
+    def _inner(self, name: str, path: tuple[Step, ...]) -> Watch:
+        body = path[-1].body
+        ways = [self._ways(step) for step in reversed(path)]
+        _check(ways, self._opset)
+        carried = _Carried(self._shape(body, name) if self._shapes else self._float(body, name))
+        for step, way in zip(reversed(path), ways, strict=True):
+            if way == "if":
+                carried = self._through_if(step, carried)
+            elif way == "list":
+                carried = self._through_loop(step, carried)
+            else:
+                carried = self._stacking(step, carried)
+        return Watch(name, self._show(carried.name, listed=bool(carried.seeds)), carried.stacked)
+
+    def _ways(self, step: Step) -> str:
+        op = step.node.op_type if not step.node.domain else ""
+        if op == "Loop":
+            return "list" if self._opset >= SEQUENCES else "stack"
+        if op in ("If", "Scan"):
+            return "if" if op == "If" else "stack"
+        raise Hidden(
+            f"is in the body of {with_article(step.node.op_type)}, which does not return it"
+        )
+
+    def _through_if(self, step: Step, carried: _Carried) -> _Carried:
+        seeds = list(carried.seeds)
+        for attribute in step.node.attribute:
+            if attribute.name not in ("then_branch", "else_branch"):
+                continue
+            given = carried.name
+            if attribute.name != step.attribute:
+                given = self._fresh()
+                if carried.seeds:
+                    seeds.append(_add(attribute.g, "SequenceEmpty", [], given, dtype=1))
+                else:
+                    empty = onnx.helper.make_tensor("", onnx.TensorProto.FLOAT, [0], [])
+                    _add(attribute.g, "Constant", [], given, value=empty)
+            attribute.g.output.append(_info(given, listed=bool(carried.seeds)))
+        out = self._fresh()
+        step.node.output.append(out)
+        return _Carried(out, tuple(seeds), carried.stacked)
+
+    def _through_loop(self, step: Step, carried: _Carried) -> _Carried:
+        node, body = step.node, step.body
+        count = len(body.input) - 2
+        held, begin, out = self._fresh(), self._fresh(), self._fresh()
+        kept = carried.name
+        if carried.seeds:
+            for seed in carried.seeds:
+                seed.op_type = "Identity"
+                seed.input[:] = [held]
+                del seed.attribute[:]
+        else:
+            kept = self._fresh()
+            _add(body, "SequenceInsert", [held, carried.name], kept)
+        body.input.append(_info(held, listed=True))
+        body.output.insert(1 + count, _info(kept, listed=True))
+        node.input.extend([""] * (2 - len(node.input)))
+        node.input.append(begin)
+        node.output.extend(self._fresh() for _ in range(count - len(node.output)))
+        node.output.insert(count, out)
+        seed = onnx.helper.make_node("SequenceEmpty", [], [begin], begin, dtype=1)
+        step.parent.node.insert(0, seed)
+        return _Carried(out, (step.parent.node[0],), carried.stacked)
+
+    def _stacking(self, step: Step, carried: _Carried) -> _Carried:
+        node, out = step.node, self._fresh()
+        given = len(step.body.output) - (step.node.op_type == "Loop")
+        node.output.extend(self._fresh() for _ in range(given - len(node.output)))
+        node.output.append(out)
+        step.body.output.append(_info(carried.name, listed=False))
+        for attribute in node.attribute:
+            if attribute.name in ("scan_output_axes", "scan_output_directions"):
+                attribute.ints.append(0)
+        return _Carried(out, (), carried.stacked + 1)
+
+    def _show(self, name: str, *, listed: bool = False) -> str:
+        self._graph.output.append(_info(name, listed=listed))
+        return name
+
+    def _float(self, graph: onnx.GraphProto, name: str) -> str:
+        out = self._fresh()
+        _add(graph, "Cast", [name], out, to=onnx.TensorProto.FLOAT)
+        return out
+
+    def _shape(self, graph: onnx.GraphProto, name: str) -> str:
+        out = self._fresh()
+        _add(graph, "Shape", [name], out)
+        return self._float(graph, out)
+
+    def _fresh(self) -> str:
+        number = len(self._taken)
+        while (name := f"watched_{number}") in self._taken:
+            number += 1
+        self._taken.add(name)
+        return name
+
+
+def _check(ways: Sequence[str], opset: int) -> None:
+    """Refuse ways, from the inside out, that cannot be joined.
+
+    Raises:
+        Hidden: They cannot.
+    """
+    for inner, outer in ((a, b) for i, a in enumerate(ways) for b in ways[i + 1 :]):
+        if outer == "stack" and inner in ("if", "list"):
+            what = "an If" if inner == "if" else "a Loop"
+            raise Hidden(f"is in {what} inside a Scan, whose turns must be alike")
+        if outer == inner == "list" and opset < PASSED_ON:
+            raise Hidden(f"is in a Loop inside another, at an opset below {PASSED_ON}")
+
+
+def _info(name: str, *, listed: bool) -> onnx.ValueInfoProto:
+    """Return float32 of any shape, or a sequence of such tensors."""
+    made = onnx.ValueInfoProto(name=name)
+    kind = made.type.sequence_type.elem_type if listed else made.type
+    kind.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    return made
+
+
+def _add(
+    graph: onnx.GraphProto, op: str, inputs: Sequence[str], output: str, **attributes: Any
+) -> onnx.NodeProto:
+    graph.node.append(onnx.helper.make_node(op, inputs, [output], output, **attributes))
+    made: onnx.NodeProto = graph.node[-1]
+    return made
+
 
 MANY = 1_900_000_000
 """Bytes of weights from which those in bodies and attributes go beside the model too."""

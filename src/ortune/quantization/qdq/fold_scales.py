@@ -11,9 +11,15 @@ from ortune.model.graph import edit, prune
 from ortune.model.graph.match import nodes_of
 from ortune.model.graph.qdq import given
 from ortune.model.graph.uses import only_reader
-from ortune.rewrites.layers.affine import UNCHANGED, Affine, of_batch_norm, of_node
-from ortune.rewrites.layers.fold_affine import Absorber
-from ortune.rewrites.layers.foldable import FoldableLayer, foldable
+from ortune.rewrites.layers.affine import (
+    UNCHANGED,
+    Absorber,
+    Affine,
+    FoldableLayer,
+    foldable,
+    of_batch_norm,
+    of_node,
+)
 
 
 def fold(model: ir.Model) -> int:

@@ -12,9 +12,11 @@ from ortune.quantization.node_filter import chosen, remember_names
 from ortune.quantization.qdq.early_cuts import cut_early
 from ortune.quantization.qdq.fold_scales import fold
 from ortune.quantization.qdq.runtime_rules import Target
-from ortune.rewrites.layers import transposed_conv
-from ortune.rewrites.layers.depth_to_space import spread_channels_last
-from ortune.rewrites.layers.grouped_conv import widen_groups
+from ortune.rewrites.layers.convolutions import (
+    split_transposed,
+    spread_channels_last,
+    widen_groups,
+)
 
 _GROUP = 32
 """Channels in a group from which the CPU provider's integer convolution is fast."""
@@ -35,7 +37,7 @@ def prepare(
     fold(model)
     left = chosen(model, exclude, "exclude")
     if split:
-        transposed_conv.split_transposed(model, left)
+        split_transposed(model, left)
     if target == "cpu":
         cut_early(model, left)
         if spread:

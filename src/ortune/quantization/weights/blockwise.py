@@ -29,7 +29,7 @@ from ortune.quantization.weights.matmuls import (
     find,
 )
 from ortune.quantization.weights.write import Writer
-from ortune.rewrites.opset.raise_version import raise_to
+from ortune.rewrites.raise_version import raise_to
 
 Method: TypeAlias = Literal["rtn", "hqq", "gptq"]
 

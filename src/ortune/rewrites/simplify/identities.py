@@ -2,19 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
-from ortune.model.graph.edit import attribute, const_array, const_tensor
-from ortune.model.graph.match import NOT_NEGATIVE
+from ortune.model.graph import edit
+from ortune.model.graph.edit import Graph, attribute, bodies, const_array, const_tensor, every_node
+from ortune.model.graph.match import NOT_NEGATIVE, RANDOM, maker
+from ortune.model.graph.replace import forward
 from ortune.model.graph.spec import shape_of
 from ortune.model.graph.uses import is_read
 from ortune.model.graph.values import overridable
 from ortune.model.shapes.known_values import Item, Known, Partial
-from ortune.model.shapes.slices import cuts, reaches
+from ortune.model.shapes.named_dims import cuts, reaches
+
+_EXACT_BITS: Mapping[ir.DataType, tuple[int, int]] = {
+    ir.DataType.FLOAT16: (11, 5),
+    ir.DataType.BFLOAT16: (8, 8),
+    ir.DataType.FLOAT: (24, 8),
+    ir.DataType.DOUBLE: (53, 11),
+}
+"""Bits of significand, the hidden one included, and of exponent."""
+
+
+def merge_casts(model: ir.Model) -> int:
+    """Let a Cast read what the Cast before it reads, and return how many do.
+
+    Only where the type between holds every value of the first (int32 -> int64 -> float; bool ->
+    float -> int64; float16 -> float -> double): then the second sees the same values. A narrowing
+    in the middle stays, be it int64 -> int32 -> int64 or float -> float16 -> float: it may change
+    values.
+    """
+    count = 0
+    for node in edit.every_node(model):
+        if node.op_type != "Cast" or node.domain or not node.inputs:
+            continue
+        before = maker(node.inputs[0], "Cast")
+        source = before.inputs[0] if before is not None else None
+        if before is None or source is None or source.dtype is None:
+            continue
+        between = ir.DataType(edit.attribute(before, "to", 0))
+        if holds(between, source.dtype) and _direct(source.dtype, node):
+            node.replace_input_with(0, source)
+            count += 1
+    return count
+
+
+def holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
+    """Say whether every value of one type is exactly one of the other, and back again."""
+    if wide == narrow:
+        return True
+    if narrow == ir.DataType.BOOL:
+        return wide in _EXACT_BITS or _whole(wide)
+    if narrow in _EXACT_BITS and wide in _EXACT_BITS:
+        pairs = zip(_EXACT_BITS[narrow], _EXACT_BITS[wide], strict=True)
+        return all(few <= many for few, many in pairs)
+    if not _whole(narrow):
+        return False
+    signed = narrow.is_signed()
+    if wide in _EXACT_BITS:
+        significand, exponent = _EXACT_BITS[wide]
+        return narrow.bitwidth - signed <= significand and narrow.bitwidth < 2 ** (exponent - 1)
+    if not _whole(wide) or (signed and not wide.is_signed()):
+        return False
+    return narrow.bitwidth - signed <= wide.bitwidth - wide.is_signed()
+
+
+def _whole(dtype: ir.DataType) -> bool:
+    """Say whether it is an integer of whole bytes."""
+    return dtype.is_integer() and dtype.bitwidth >= 8
+
+
+def _direct(source: ir.DataType, node: ir.Node) -> bool:
+    """Say whether the joined cast is one that every runtime has and does alike."""
+    to = ir.DataType(edit.attribute(node, "to", 0))
+    return all(
+        dtype in _EXACT_BITS or dtype == ir.DataType.BOOL or _whole(dtype)
+        for dtype in (source, to)
+    )
 
 
 def passed_on(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
@@ -268,3 +335,128 @@ _RULES: Mapping[str, _Rule] = {
     "Div": _neutral(1),
     "Pow": _neutral(1),
 }
+
+
+_LONGEST = 1 << 20
+
+
+def drop_zero_states(model: ir.Model) -> int:
+    """Leave out zeros given as the initial state of LSTM, GRU and RNN; return how many went.
+
+    The operators start from zeros where no state is given. Zeros are a constant, or the result of
+    ConstantOfShape, perhaps moved or widened: with it goes the arithmetic that finds the batch.
+    """
+    count = 0
+    for node in every_node(model):
+        if node.domain or node.op_type not in ("LSTM", "GRU", "RNN"):
+            continue
+        for index in (5, 6):
+            value = node.inputs[index] if index < len(node.inputs) else None
+            if value is not None and _zeros(value):
+                node.replace_input_with(index, None)
+                count += 1
+    return count
+
+
+_MOVES = (
+    "Expand",
+    "Tile",
+    "Identity",
+    "Cast",
+    "Unsqueeze",
+    "Squeeze",
+    "Reshape",
+    "Transpose",
+    "Slice",
+    "Gather",
+)
+"""Operators of whose zeros nothing but zeros comes."""
+
+
+def _zeros(value: ir.Value | None) -> bool:
+    node = maker(value, "ConstantOfShape", *_MOVES)
+    if node is None:
+        tensor = const_tensor(value)
+        small = tensor is not None and tensor.size <= _LONGEST and not overridable(value)
+        return small and tensor is not None and not tensor.numpy().any()
+    if node.op_type != "ConstantOfShape":
+        return _zeros(node.inputs[0])
+    filled = attribute(node, "value", None)
+    return filled is None or not filled.numpy().any()
+
+
+_MODES = frozenset(("Dropout", "BatchNormalization"))
+"""Drawn, or with outputs that are states, while they train."""
+
+_SINGLE = "DequantizeLinear"
+"""Runtimes fuse one into the node that reads it; each reader has its own."""
+
+
+def share_nodes(model: ir.Model) -> int:
+    """Let the first of several equal nodes serve the readers of all; return how many went.
+
+    Equal: operator, attributes, inputs and types. A body sees the nodes around it as well. What
+    is drawn at random, has bodies or comes from another domain is left alone, and so is one whose
+    result is an output of a graph.
+    """
+    tops: list[Graph] = [model.graph, *model.functions.values()]
+    return sum(_share(graph, {}) for graph in tops)
+
+
+def _share(graph: Graph, seen: dict[Hashable, ir.Node]) -> int:
+    count = 0
+    for node in list(graph):
+        for body in bodies(node):
+            count += _share(body, dict(seen))
+        key = _key(node)
+        if key is None:
+            continue
+        first = seen.setdefault(key, node)
+        if first is not node and _replace(node, first):
+            count += 1
+    return count
+
+
+def _replace(node: ir.Node, first: ir.Node) -> bool:
+    if any(value.is_graph_output() for value in node.outputs):
+        return False
+    used = [bool(value.uses()) for value in node.outputs]
+    if not any(used):
+        return False
+    for old, new in zip(node.outputs, first.outputs, strict=True):
+        if old.uses():
+            if not new.name:
+                return False
+            if new.shape is None:
+                new.shape = old.shape
+    for old, new in zip(node.outputs, first.outputs, strict=True):
+        forward(old, new)
+    return True
+
+
+def _key(node: ir.Node) -> Hashable | None:
+    if node.domain or node.op_type in RANDOM or node.op_type == _SINGLE:
+        return None
+    if any(True for _ in bodies(node)):
+        return None
+    if node.op_type in _MODES and attribute(node, "training_mode", 0):
+        return None
+    if node.op_type == "Dropout" and len(node.inputs) > 2:
+        return None
+    attributes = []
+    for name, held in sorted(node.attributes.items()):
+        if held.is_ref():
+            return None
+        attributes.append((name, _plain(held)))
+    inputs = tuple(id(value) if value is not None else None for value in node.inputs)
+    kinds = tuple((value.type, bool(value.name)) for value in node.outputs)
+    return (node.domain, node.op_type, node.overload, inputs, tuple(attributes), kinds)
+
+
+def _plain(held: ir.Attr) -> Hashable:
+    if held.type == ir.AttributeType.TENSOR:
+        tensor = held.as_tensor()
+        return (tensor.dtype, tuple(tensor.shape), tensor.tobytes())
+    if isinstance(held.value, (list, tuple)):
+        return (held.type, tuple(map(str, held.value)))
+    return (held.type, str(held.value))

@@ -6,8 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortune.model.analysis.facts import facts
-from ortune.model.analysis.lookups import table_bytes, table_rows
+from ortune.model.analysis.facts import facts, table_bytes, table_rows
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]>'
 TABLES = "float[40,4] t = {" + "1," * 159 + "1}, float[4,7] u = {" + "1," * 27 + "1}"

@@ -6,8 +6,14 @@ import onnx_ir as ir
 import pytest
 from tests.unit.rewriting import model_of, normal
 
-from ortune.model.analysis.largest import local_bodies, local_functions, tensors
-from ortune.model.analysis.node_costs import Account, accounts, sums
+from ortune.model.analysis.node_costs import (
+    Account,
+    accounts,
+    local_bodies,
+    local_functions,
+    sums,
+    tensors,
+)
 from ortune.model.shapes.infer import shaped
 
 TEXT = """

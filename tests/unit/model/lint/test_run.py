@@ -15,8 +15,7 @@ from ortune.core.errors import OrtuneError
 from ortune.model.analysis.facts import facts
 from ortune.model.analysis.weight_values import weight_values
 from ortune.model.io import file
-from ortune.model.lint.finding import Finding, finding
-from ortune.model.lint.run import lint
+from ortune.model.lint.rules import Finding, finding, lint
 from ortune.model.shapes.infer import shaped
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]> '

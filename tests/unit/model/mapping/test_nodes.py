@@ -15,8 +15,7 @@ from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.regions import regions
 from ortune.model.graph import edit
 from ortune.model.io import names
-from ortune.model.mapping.nodes import Lineage, lineage
-from ortune.model.mapping.tensors import ADDED
+from ortune.model.mapping.nodes import ADDED, Lineage, lineage
 from ortune.runtimes.onnxruntime import trace
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'

@@ -9,7 +9,7 @@ from tests.unit.rewriting import model_of, normal, ops, transformed
 
 from ortune.model.graph import edit
 from ortune.rewrites.simplify import constants
-from ortune.rewrites.simplify.casts import holds
+from ortune.rewrites.simplify.identities import holds
 from ortune.transforms.simplify import Simplify
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'

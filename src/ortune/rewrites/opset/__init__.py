@@ -1,1 +1,0 @@
-"""Models moved between opset versions, and function bodies."""
