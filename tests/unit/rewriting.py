@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import parser
 
 from ortune.core.step import Transform
+from ortune.model.graph.edit import take_notes
 from ortune.model.io import file
 from ortune.model.io.check import check, signature
 
@@ -97,6 +98,46 @@ def transformed(
                     np.testing.assert_array_equal(two, one)
     assert may_grow or optimized_nodes(after) <= optimized_nodes(before)
     return after, count
+
+
+def leaves(
+    nodes: Mapping[str, int],
+    source: str | ir.Model,
+    step: Transform,
+    feeds: Sequence[Arrays],
+    *,
+    tolerance: float = 1e-6,
+    may_grow: bool = False,
+) -> ir.Model:
+    """Apply a step as `transformed` does; these operators must be left, so many of each."""
+    model, _ = transformed(source, step, feeds, tolerance=tolerance, may_grow=may_grow)
+    assert ops(model) == dict(nodes)
+    return model
+
+
+def becomes(
+    nodes: Mapping[str, int],
+    source: str | ir.Model,
+    step: Transform,
+    feeds: Sequence[Arrays],
+    *,
+    count: int = 1,
+    tolerance: float = 1e-6,
+    may_grow: bool = False,
+) -> ir.Model:
+    """Apply a step as `transformed` does; it must make so many edits and leave these operators."""
+    model, edits = transformed(source, step, feeds, tolerance=tolerance, may_grow=may_grow)
+    assert (edits, ops(model)) == (count, dict(nodes))
+    return model
+
+
+def left_alone(source: str, step: Transform, why: str = "") -> ir.Model:
+    """Apply a step that must edit nothing, and say why where a reason is expected."""
+    model = model_of(source)
+    before = ops(model)
+    assert step.apply(model) == 0 and ops(model) == before
+    assert why in take_notes(model)
+    return model
 
 
 def normal(*shape: int, seed: int = 0) -> NDArray[np.float32]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 import pytest
-from tests.unit.rewriting import model_of, normal, ops, transformed
+from tests.unit.rewriting import leaves, model_of, normal, ops, transformed
 
 from ortune.model.graph import edit
 from ortune.transforms.simplify import Simplify
@@ -79,8 +79,7 @@ def test_what_does_something_stays(body: str) -> None:
         {body}"""
     before = model_of(text)
     before.graph.outputs[0].shape = None
-    model, _ = transformed(before, Simplify(), [{"x": normal(1, 3) + 5}, {"x": normal(1, 1)}])
-    assert ops(model) == ops(before)
+    leaves(ops(before), before, Simplify(), [{"x": normal(1, 3) + 5}, {"x": normal(1, 1)}])
 
 
 def test_constants_are_folded_and_named_outputs_kept() -> None:
@@ -90,8 +89,7 @@ def test_constants_are_folded_and_named_outputs_kept() -> None:
         c = Add(a, b)
         d = Sqrt(c)
         y = Mul(x, d) }}"""
-    model, _ = transformed(text, Simplify(), [{"x": normal(3, 2)}])
-    assert ops(model) == {"Add": 1, "Mul": 1}
+    model = leaves({"Add": 1, "Mul": 1}, text, Simplify(), [{"x": normal(3, 2)}])
     assert [value.name for value in model.graph.outputs] == ["y", "c"]
 
 
@@ -125,8 +123,12 @@ def test_shape_arithmetic_of_attention_goes() -> None:
         s3 = Shape(u) b3 = Gather(s3, i1) c3 = Unsqueeze(b3, at)
         hd = Mul(h, d) back = Concat<axis = 0>(c2, c3, hd)
         y = Reshape(u, back) }}"""
-    model, _ = transformed(text, Simplify(), [{"x": normal(2, 5, 12)}, {"x": normal(1, 1, 12)}])
-    assert ops(model) == {"Reshape": 2, "Transpose": 2, "Exp": 1}
+    leaves(
+        {"Reshape": 2, "Transpose": 2, "Exp": 1},
+        text,
+        Simplify(),
+        [{"x": normal(2, 5, 12)}, {"x": normal(1, 1, 12)}],
+    )
 
 
 def test_a_name_that_is_not_the_source_s_is_not_copied() -> None:
@@ -144,8 +146,7 @@ def test_an_if_that_is_known_gives_way_to_its_branch() -> None:
           then_branch = t () => (float[2, 3] p, float[2, 3] q) {{
             k = Constant<value = float {{4}}>() p = Mul(x, k) q = Identity(x) }},
           else_branch = e () => (float[2, 3] u, float[2, 3] v) {{ u = Neg(x) v = Neg(x) }}> }}"""
-    model, _ = transformed(text, Simplify(), [{"x": normal(2, 3)}])
-    assert ops(model) == {"Mul": 1, "Identity": 1}
+    model = leaves({"Mul": 1, "Identity": 1}, text, Simplify(), [{"x": normal(2, 3)}])
     assert [value.name for value in model.graph.outputs] == ["y", "z"]
 
 
@@ -156,8 +157,7 @@ def test_bodies_are_simplified_too() -> None:
             k = Constant<value = float {{4}}>() r = Sqrt(k) i = Identity(x) p = Mul(i, r) }},
           else_branch = e () => (float[n] q) {{ d = Dropout(x) q = Neg(d) }}> }}"""
     feeds = [{"x": normal(3), "c": np.array(c)} for c in (True, False)]
-    model, _ = transformed(text, Simplify(), feeds)
-    assert ops(model) == {"If": 1, "Mul": 1, "Neg": 1}
+    leaves({"If": 1, "Mul": 1, "Neg": 1}, text, Simplify(), feeds)
 
 
 def test_functions_are_inlined() -> None:
@@ -182,8 +182,7 @@ def test_weights_that_an_exporter_listed_as_inputs_become_constants() -> None:
     text = f"""{HEAD} g (float[n, 2] x, float[2] a, float[2] b) => (float[n, 2] y)
         <float[2] a = {{1, 2}}, float[2] b = {{3, 4}}> {{
         t = Add(a, b) y = Mul(x, t) }}"""
-    model, _ = transformed(text, Simplify(), [{"x": normal(3, 2)}])
-    assert ops(model) == {"Mul": 1}
+    model = leaves({"Mul": 1}, text, Simplify(), [{"x": normal(3, 2)}])
     assert [value.name for value in model.graph.inputs] == ["x"]
 
 
@@ -193,12 +192,12 @@ def test_a_default_among_true_weights_is_not_folded() -> None:
          float[2] c = {{5, 6}}> {{
         r = Sqrt(scale) t = Mul(x, r) u = Mul(t, scale) v = Add(u, a) w = Add(v, b)
         y = Add(w, c) }}"""
-    model, _ = transformed(
+    leaves(
+        {"Sqrt": 1, "Mul": 2, "Add": 3},
         text,
         Simplify(),
         [{"x": normal(3, 2)}, {"x": normal(3, 2), "scale": np.array(4, np.float32)}],
     )
-    assert ops(model) == {"Sqrt": 1, "Mul": 2, "Add": 3}
 
 
 def test_random_numbers_are_drawn_in_every_run() -> None:
@@ -214,8 +213,7 @@ def test_the_file_does_not_grow_by_a_large_result() -> None:
         <float[1] one = {{2}}, int64[1] many = {{100000}}> {{
         big = Expand(one, many) y = Mul(x, big) }}"""
     before = model_of(text)
-    model, _ = transformed(before, Simplify(), [{"x": normal(1)}])
-    assert ops(model) == {"Expand": 1, "Mul": 1}
+    leaves({"Expand": 1, "Mul": 1}, before, Simplify(), [{"x": normal(1)}])
 
 
 def test_a_weight_is_transposed_once_when_nothing_else_reads_it() -> None:
@@ -262,5 +260,4 @@ def test_a_slice_of_which_nothing_is_known_stays() -> None:
     text = f"""{HEAD} g (float[5] x, int64[1] from, int64[1] to) => (float[m] y) {{
         t = Slice(x, from, to) y = Relu(t) }}"""
     feed = {"x": normal(5), "from": np.array([1]), "to": np.array([3])}
-    model, _ = transformed(text, Simplify(), [feed])
-    assert ops(model) == {"Slice": 1, "Relu": 1}
+    leaves({"Slice": 1, "Relu": 1}, text, Simplify(), [feed])

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.unit.rewriting import loaded, normal, ops, transformed
+from tests.unit.rewriting import leaves, loaded, normal, ops, transformed
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
@@ -95,8 +95,7 @@ def test_groups_and_sizes(group: int, bias: bool) -> None:
 def test_stride_one_is_a_convolution(kernel: tuple[int, ...]) -> None:
     pads = [1] * len(kernel) + [0] * len(kernel)
     model = network((4, 3, *kernel), group=2, bias=True, pads=pads)
-    after, _ = transformed(loaded(model), STEP, feeds(4, (2, *(4,) * len(kernel))), tolerance=1e-5)
-    assert ops(after) == {"Conv": 1}
+    leaves({"Conv": 1}, loaded(model), STEP, feeds(4, (2, *(4,) * len(kernel))), tolerance=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -130,8 +129,14 @@ def test_a_weight_that_is_computed_is_left_alone() -> None:
 
 def test_old_opsets_have_the_one_order_that_is_written() -> None:
     model = loaded(network((2, 3, 4, 4), strides=[2, 2], pads=[1] * 4, opset=9))
-    after, _ = transformed(model, STEP, feeds(2, (1, 3, 3)), tolerance=1e-5, may_grow=True)
-    assert ops(after) == {"Conv": 1, "DepthToSpace": 1}
+    leaves(
+        {"Conv": 1, "DepthToSpace": 1},
+        model,
+        STEP,
+        feeds(2, (1, 3, 3)),
+        tolerance=1e-5,
+        may_grow=True,
+    )
 
 
 def test_an_activation_moves_to_the_convolution() -> None:
