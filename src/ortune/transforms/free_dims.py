@@ -15,9 +15,8 @@ from ortune.model.graph import edit
 from ortune.model.graph.edit import Editor
 from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import fixed_array
-from ortune.model.shapes.infer import infer
+from ortune.model.shapes.infer import infer, infer_node
 from ortune.model.shapes.known_values import Item, Known
-from ortune.model.shapes.node import infer_node
 from ortune.rewrites.dims.samples import BatchedRows, Larger, given, pairs, places
 
 _BATCH = "batch"

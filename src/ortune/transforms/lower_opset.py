@@ -21,9 +21,8 @@ from ortune.model.graph.spec import shape_of
 from ortune.model.graph.uses import is_read
 from ortune.model.graph.values import overridable
 from ortune.model.io import names
-from ortune.model.shapes.infer import infer
+from ortune.model.shapes.infer import infer, infer_node
 from ortune.model.shapes.known_values import Known
-from ortune.model.shapes.node import infer_node
 
 
 @dataclass(frozen=True)

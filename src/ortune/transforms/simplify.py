@@ -13,8 +13,8 @@ from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.replace import forward, remove
 from ortune.model.io import names
+from ortune.model.shapes.infer import infer_graph
 from ortune.model.shapes.known_values import Known
-from ortune.model.shapes.node import infer_graph
 from ortune.rewrites.simplify import clamps, constants, identities, masks, reshapes
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortune.core.event import Progress, Sink, silent
 from ortune.model.diff.graphs import Graphs
-from ortune.model.diff.matching import NodePairs, group_nodes
+from ortune.model.diff.matching import NodeGroups, NodePairs
 from ortune.model.diff.result import Diff, Drawn, Group, HeaderField, Weight
 from ortune.model.diff.weights import Constant, largest_change
 from ortune.model.graph import edit, spec
@@ -32,7 +32,7 @@ def diff(a: ir.Model, b: ir.Model, sink: Sink = silent) -> Diff:
     graphs = Graphs(a, b)
     pairs = NodePairs(graphs)
     related = _related(pairs)
-    found = group_nodes(pairs, related=related)
+    found = NodeGroups(pairs, related).groups()
     sink(Progress("comparing weights", 2, 4))
     stored = _stored(graphs)
     equal, weights = _weights(pairs, stored)

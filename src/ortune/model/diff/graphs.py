@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,9 +13,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortune.core import wording
 from ortune.model.diff.weights import Constant, digest
 from ortune.model.graph import edit
 from ortune.model.graph.match import RANDOM, label
+from ortune.model.mapping.nodes import TAIL
 
 PASSED_ON = frozenset({"Identity", "Dropout"})
 """What forwards its first input as it is."""
@@ -36,6 +39,7 @@ _VARIANTS = {
 _ROLES = {variant: op for op, variants in _VARIANTS.items() for variant in variants.split()}
 _MEANINGLESS = frozenset({"kernel_shape", "channels_last"})
 """Attributes that the weights' shape tells anyway."""
+_LONG = 8
 _OTHER_TYPE = frozenset(
     {"If", "Loop", "Scan", "Shape", "Size", "NonZero", "ArgMax", "ArgMin", "Equal", "Less",
      "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Not", "IsNaN"}
@@ -62,6 +66,7 @@ class Graphs:
         shapely: Node -> it computes integers from shapes and constants alone.
         number: Value -> its number.
         names: Value -> name.
+        labels: Value -> the name that a runtime took it over from; empty for made-up names.
         maker: Value -> node, -1 for inputs and initializers.
         users: Value -> nodes that read it.
         fixed: Value -> it depends on constants alone.
@@ -99,6 +104,8 @@ class Graphs:
             self.inputs.append([self._of(value) for value in given])
             self._walk(model.graph, -1, opset)
             self.results.append([self._of(value) for value in model.graph.outputs])
+        self.labels = list(self.names)
+        self._label()
 
     def side(self, node: int) -> int:
         """Return which model a node is of: 0 or 1."""
@@ -133,6 +140,10 @@ class Graphs:
     def constant(self, node: int) -> bool:
         """Say whether a node makes constants from constants."""
         return any(self.fixed[value] for value in self.made(node))
+
+    def blocked(self, node: int) -> bool:
+        """Say whether a node's weights are padded to blocks of channels."""
+        return self.op[node].startswith("com.microsoft.nchwc")
 
     def layers(self) -> list[int]:
         """Return for every node the longest way from an input, in nodes."""
@@ -220,6 +231,22 @@ class Graphs:
         outside = [value for value in read if self.maker[value] < first]
         inside = [value for value in results if self.maker[value] >= first]
         self.captured[at] = tuple(dict.fromkeys([*outside, *inside]))
+
+    def _label(self) -> None:
+        """Give tensors in another layout the name of what they carry."""
+        for at in reversed(range(len(self.nodes))):
+            made, name = self.writes[at][:1], str(self.nodes[at].name)
+            if not self.op[at].startswith("com.microsoft") or not made or made[0] < 0:
+                continue
+            source = self.reads[at][0] if self.reads[at] else -1
+            if self.role[at] == "ReorderOutput" and self.maker[source] >= 0:
+                self.labels[source] = self.labels[made[0]]
+            if self.role[at] in ("ReorderInput", "ReorderOutput"):
+                self.labels[made[0]] = ""
+            elif (stem := TAIL.sub("", name)) != name:
+                self.labels[made[0]] = stem
+            elif "reorder" in self.labels[made[0]]:
+                self.labels[made[0]] = ""
 
     def _counts(self, node: ir.Node, known: Sequence[int]) -> bool:
         if node.op_type in ("Shape", "Size") and not node.domain:
@@ -418,3 +445,14 @@ def computation_digests(graphs: Graphs) -> tuple[dict[int, str], list[str]]:
 
 def _digest(parts: Iterable[str]) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
+
+
+def spell_operators(graphs: Graphs, nodes: Sequence[int]) -> str:
+    """Write the operators of a group, long ones by number."""
+    ops = [graphs.op[node].rpartition("::")[2] for node in nodes]
+    if len(ops) <= _LONG:
+        return "+".join(ops)
+    counted = Counter(ops).most_common()
+    shown = [f"{count} {op}" if count > 1 else op for op, count in counted[:_LONG]]
+    more = len(counted) - len(shown)
+    return "+".join(shown) + (f"+{wording.count(more, 'more operator')}" if more > 0 else "")

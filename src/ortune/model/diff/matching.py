@@ -10,13 +10,11 @@ same neighbours belong together.
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
-import numpy as np
 import onnx_ir as ir
 
-from ortune.core import wording
 from ortune.model.diff.graphs import (
     COMMUTATIVE,
     PASSED_ON,
@@ -25,9 +23,10 @@ from ortune.model.diff.graphs import (
     computation_digests,
     is_integer_operator,
     match_in_order,
+    spell_operators,
 )
 from ortune.model.diff.result import Group, Kind
-from ortune.model.diff.weights import likeness, relation, unit
+from ortune.model.diff.weights import match_scaled, relation
 
 _REACH, _CANDIDATES = 5, 40
 _ENOUGH = 1.2
@@ -41,9 +40,11 @@ _ALIKE = frozenset({"equal", "rounded", "quantized", "scaled", "transposed", "re
 _ABSORBING = ("operator", "attributes", "weights: scaled", "weights: changed")
 _AHEAD = frozenset({"Pad", "Transpose", "Reshape", "Concat", "Squeeze", "Unsqueeze", "Slice"})
 """What is rather folded into the node behind it than into the one before."""
+_LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"})
+"""What a runtime adds to hand a tensor to a kernel in another layout or place."""
+_FORWARDING = PASSED_ON | QUANTIZE | _LAYOUT | {"Cast"}
 _LAYERS = frozenset({"Conv", "ConvTranspose", "MatMul"})
 _LINEAR = frozenset({"Add", "Sub", "Mul", "Div"})
-_LONG = 8
 
 
 class NodePairs:
@@ -97,6 +98,8 @@ class NodePairs:
     def fits(self, a: int, b: int) -> bool | None:
         """Say whether two nodes' weights have as many elements; None where there are none."""
         held = self.graphs.constants
+        if self.graphs.blocked(a) or self.graphs.blocked(b):
+            return None
         sizes = [
             held[u].size == held[v].size
             for u, v in self.slots(a, b)
@@ -162,7 +165,8 @@ class NodePairs:
     def _by_weights(self) -> None:
         """Pair nodes by weights that only one node on either side reads.
 
-        First those of equal content, then those of content that was scaled.
+        First those of equal content, then scaled, then the same numbers in another order, as
+        kernels for blocks of channels have them.
         """
         graphs, held = self.graphs, self.graphs.constants
         readers = []
@@ -174,6 +178,7 @@ class NodePairs:
         same = self._classes(((held[v].digest, held[v].scale is None), n) for v, n in readers)
         self._pair_weights([(a[0], b[0]) for a, b in same if len({*a}) == len({*b}) == 1])
         self._pair_weights(self._scaled([r for r in readers if r[1] not in self.partner]))
+        self._pair_weights(self._reordered([r for r in readers if r[1] not in self.partner]))
 
     def _pair_weights(self, pairs: Iterable[tuple[int, int]]) -> None:
         for a, b in pairs:
@@ -191,21 +196,28 @@ class NodePairs:
         pairs = []
         for left, right in self._classes((held[v].shape, node) for node, v in value.items()):
             grids = [[held[value[node]].grid for node in side] for side in (left, right)]
-            flat = [np.stack([unit(grid).ravel() for grid in side]) for side in grids]
-            score = np.abs(flat[0] @ flat[1].T)
-            for a, b in enumerate(score.argmax(1)):
-                if score[:, b].argmax() == a and likeness(grids[0][a], grids[1][b]) > 0.95:
-                    pairs.append((left[a], right[b]))
+            pairs += [(left[a], right[b]) for a, b in match_scaled(*grids)]
         return pairs
+
+    def _reordered(self, readers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return nodes whose weights hold the same numbers in another order, as no others do."""
+        held, side = self.graphs.constants, self.graphs.side
+        sizes = [{held[v].size for v, n in readers if side(n) == which} for which in (0, 1)]
+        keyed = (
+            ((held[v].size, *held[v].moments[:2]), n)
+            for v, n in readers
+            if held[v].size in sizes[0] & sizes[1] and held[v].scale is None
+        )
+        return [(a[0], b[0]) for a, b in self._classes(keyed) if len(a) == len(b) == 1]
 
     def _by_names(self) -> bool:
         """Pair nodes by their names and their values', unless other evidence is against names."""
         graphs, partner, role = self.graphs, self.partner, self.graphs.role
         nodes = {str(graphs.nodes[node].name): node for node in graphs.of(1)}
-        makers = {graphs.names[v]: node for node in graphs.of(1) for v in graphs.made(node)}
+        makers = {label: node for node in graphs.of(1) for label in self._labels(node)}
         named = []
         for a in graphs.of(0):
-            by_value = [makers.get(graphs.names[v], -1) for v in graphs.made(a)]
+            by_value = [makers.get(label, -1) for label in self._labels(a)]
             by_node = nodes.get(str(graphs.nodes[a].name), -1)
             named += [(a, b) for b in dict.fromkeys((*by_value, by_node)) if b >= 0]
         agree = [
@@ -219,22 +231,34 @@ class NodePairs:
             len(named) < 0.2 * least
             or sum(agree) < 0.9 * len(agree)
             or fit.count(True) < fit.count(False)
-            or 2 * len(fit) < len(named)
+            or (2 * len(fit) < len(named) and not any(map(graphs.blocked, graphs.of(1))))
         ):
             return False
         named = [(a, b) for a, b in named if a not in partner]
         for a, b in named:
             if role[a] == role[b] and not {a, b} & partner.keys():
                 self._pair(a, b)
-        self.ends = [
-            (a, b)
-            for a, b in named
-            if not {graphs.names[v] for v in graphs.made(a)}.isdisjoint(
-                graphs.names[v] for v in graphs.made(b)
-            )
-            and not {role[a], role[b]} & (PASSED_ON | QUANTIZE | {"Cast"})
-        ]
+        for a, b in named:
+            if {*self._labels(a)} & {*self._labels(b)} and role[a] != role[b]:
+                self._pair_heads(a, b)
+                if not {role[a], role[b]} & _FORWARDING:
+                    self.ends.append((a, b))
         return True
+
+    def _pair_heads(self, a: int, b: int) -> None:
+        """Pair the head of a chain with what makes the value of its end: the rest is fused."""
+        for node, end in ((a, b), (b, a)):
+            for _ in range(_REACH):
+                if node < 0 or node in self.partner or end in self.partner:
+                    break
+                if self.graphs.role[node] == self.graphs.role[end]:
+                    self._pair(*sorted((node, end)))
+                    return
+                node = max(self.graphs.before(node), default=-1)
+
+    def _labels(self, node: int) -> list[str]:
+        labels = self.graphs.labels
+        return [labels[value] for value in self.graphs.made(node) if labels[value]]
 
     def _grow(self) -> None:
         """Pair what lies around pairs, the best evidence first, over a few nodes without one."""
@@ -284,7 +308,7 @@ class NodePairs:
             if left.size <= _SMALL or right.size <= _SMALL:
                 score += 0.5 if self.relation(u, v) in ("equal", "rounded") else -0.2
             elif left.size != right.size:
-                score -= 1.5
+                score -= 0 if graphs.blocked(a) or graphs.blocked(b) else 1.5
             else:
                 score += 2.5 if self.relation(u, v).rpartition(", ")[2] in _ALIKE else -0.5
         for near, worth in ((graphs.before, 1.0), (graphs.after, 0.5)):
@@ -296,8 +320,8 @@ class NodePairs:
         return score - 2 * uneven * (graphs.role[a] in COMMUTATIVE)
 
 
-def group_nodes(pairs: NodePairs, *, related: bool = True) -> list[Group]:
-    """Put every node of both models into one group.
+class NodeGroups:
+    """Every node of both models in one group; sets that are joined (union-find).
 
     What depends on constants alone, or counts with shapes, is a group of its own.
 
@@ -305,11 +329,6 @@ def group_nodes(pairs: NodePairs, *, related: bool = True) -> list[Group]:
         pairs: Of both models.
         related: Take the place of a node as evidence too.
     """
-    return _Grouping(pairs, related).groups()
-
-
-class _Grouping:
-    """Sets of nodes that are joined (union-find), and the nodes that have their place."""
 
     def __init__(self, pairs: NodePairs, related: bool) -> None:
         self._pairs, self._graphs = pairs, pairs.graphs
@@ -323,6 +342,9 @@ class _Grouping:
             if related or a in pairs.sure:
                 self._settle(a, b)
         if related:
+            for a, b in pairs.ends:
+                if not {a, b} <= self._settled:
+                    self._settle(a, b)
             self._join_repeated()
         self._apart = self._set_apart()
         if related:
@@ -413,11 +435,7 @@ class _Grouping:
     def _join_parts(self) -> list[list[int]]:
         """Join connected nodes without a partner, kind by kind, and return those to place."""
         role = self._graphs.role
-        free = [
-            node
-            for node in range(len(role))
-            if node not in self._settled and role[node] not in PASSED_ON
-        ]
+        free = [n for n in range(len(role)) if n not in self._settled and role[n] not in PASSED_ON]
 
         def kind(node: int) -> tuple[str, bool]:
             return self._apart.get(node, ""), role[node] in QUANTIZE
@@ -468,19 +486,17 @@ class _Grouping:
 
     def _absorb(self, parts: Sequence[Sequence[int]]) -> None:
         """Give what is on one side only to what changed beside it: node by node, as data flows."""
+        inner = []
         for part in parts:
-            if {self._graphs.role[node] for node in part} <= QUANTIZE:
-                near = [n for node in part for n in (*self._after(node), *self._before(node))]
-                taker = next((n for n in near if self._takes_integers(n, part[0])), None)
-                if taker is not None:
+            roles = {self._graphs.role[node] for node in part}
+            if roles <= {"Cast", *QUANTIZE} or roles & _LAYOUT:
+                if (taker := self._taker(part)) is not None:
                     self._settle(*part, taker)
                 continue
+            inner.append(part)
             for node in part:
                 self._root[node], self._members[node] = node, [node]
-        for a, b in self._pairs.ends:
-            if not {a, b} <= self._settled:
-                self._settle(a, b)
-        for part in parts:
+        for part in inner:
             for node in part:
                 self._give(node, self._deepest(node)[:1], behind=False)
             for node in reversed(part):
@@ -503,11 +519,24 @@ class _Grouping:
         """Return the nodes before one, that on the longest way first."""
         return sorted(self._before(node), key=lambda n: (-self._layers[n], -n))
 
-    def _takes_integers(self, node: int, seen_from: int) -> bool:
-        """Say whether the other side of a node's group takes integers for numbers."""
-        side = self._graphs.side(seen_from)
-        members = [n for n in self._members[self._find(node)] if self._graphs.side(n) != side]
-        return any(is_integer_operator(self._graphs.op[n]) for n in members)
+    def _taker(self, part: Sequence[int]) -> int | None:
+        """Return a node of the group that conversions are a part of.
+
+        Pairs go with operators that take integers, others where one changed group is around them.
+        """
+        graphs = self._graphs
+        before = [n for node in part for n in self._before(node) if n not in part]
+        behind = [n for node in part for n in self._after(node) if n not in part]
+        if not {graphs.role[node] for node in part} <= QUANTIZE:
+            around = {self._find(n) for n in (*before, *behind)}
+            inside = len(around) == 1 and before and behind and self._may_absorb(before[0])
+            return before[0] if inside else None
+        for near in (*behind, *before):
+            members = self._members[self._find(near)]
+            others = [n for n in members if graphs.side(n) != graphs.side(part[0])]
+            if any(is_integer_operator(graphs.op[n]) for n in others):
+                return near
+        return None
 
     def _sides(self, members: Iterable[int]) -> tuple[list[int], list[int]]:
         ordered, first = sorted(members), self._graphs.first
@@ -568,14 +597,3 @@ class _Grouping:
                 return next(self._inputs(node), str(self._find(node)))
             node = earlier[0]
         return str(self._find(node))
-
-
-def spell_operators(graphs: Graphs, nodes: Sequence[int]) -> str:
-    """Write the operators of a group, long ones by number."""
-    ops = [graphs.op[node].rpartition("::")[2] for node in nodes]
-    if len(ops) <= _LONG:
-        return "+".join(ops)
-    counted = Counter(ops).most_common()
-    shown = [f"{count} {op}" if count > 1 else op for op, count in counted[:_LONG]]
-    more = len(counted) - len(shown)
-    return "+".join(shown) + (f"+{wording.count(more, 'more operator')}" if more > 0 else "")

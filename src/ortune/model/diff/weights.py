@@ -189,14 +189,25 @@ def likeness(one: NDArray[np.float32], two: NDArray[np.float32]) -> float:
     if one.shape != two.shape:
         return 0.0
     return max(
-        float(np.abs((unit(one, axis) * unit(two, axis)).sum(axis)).mean())
+        float(np.abs((_unit(one, axis) * _unit(two, axis)).sum(axis)).mean())
         if one.shape[axis] >= 4
         else 0.0
         for axis in range(one.ndim)
     )
 
 
-def unit(matrix: NDArray[np.float32], axis: int = 1) -> NDArray[np.float32]:
+def match_scaled(
+    left: list[NDArray[np.float32]], right: list[NDArray[np.float32]]
+) -> Iterator[tuple[int, int]]:
+    """Yield places in two lists of matrices that are alike but for factors, as no others are."""
+    flat = [np.stack([_unit(grid).ravel() for grid in side]) for side in (left, right)]
+    score = np.abs(flat[0] @ flat[1].T)
+    for a, b in enumerate(score.argmax(1)):
+        if score[:, b].argmax() == a and likeness(left[a], right[int(b)]) > 0.95:
+            yield a, int(b)
+
+
+def _unit(matrix: NDArray[np.float32], axis: int = 1) -> NDArray[np.float32]:
     """Return a matrix with rows (or columns) of length 1; those of zeros stay."""
     length = np.sqrt((matrix * matrix).sum(axis, keepdims=True))
     length[length == 0] = 1

@@ -19,9 +19,9 @@ from ortune.model.graph.prune import share_weights
 from ortune.model.graph.uses import is_read
 from ortune.model.graph.values import named_weights
 from ortune.model.io.check import faults
-from ortune.model.io.protobuf import graphs
 from ortune.model.io.write import NEWEST_IR
 from ortune.model.parts.extract import upstream
+from ortune.model.parts.probed import graphs
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
 

@@ -15,10 +15,9 @@ from ortune.model.graph import edit
 from ortune.model.graph.edit import Editor, const_array, every_graph
 from ortune.model.graph.match import maker, number
 from ortune.model.graph.spec import shape_of
-from ortune.model.shapes.infer import infer
+from ortune.model.shapes.infer import infer, infer_node
 from ortune.model.shapes.known_values import Known
 from ortune.model.shapes.named_dims import broadcast
-from ortune.model.shapes.node import infer_node
 from ortune.rewrites.attention.core import NotFusable, Select
 
 

@@ -9,9 +9,8 @@ import pytest
 from tests.unit.rewriting import model_of
 
 from ortune.model.graph.spec import dims
-from ortune.model.shapes.infer import infer, unknown
+from ortune.model.shapes.infer import infer, infer_graph, unknown
 from ortune.model.shapes.known_values import Known
-from ortune.model.shapes.node import infer_graph
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 
