@@ -1,8 +1,8 @@
 """When a trial is stopped part way: its plan cannot reach the best any more.
 
 How far the log-ratio lies from that of the whole pair (``benchmarks/results/abandoned.json``, by
-``python -m benchmarks.noise.abandoned``: 255 sides of `benchmarks.noise.aa`, five models, one and two threads,
-quiet and beside a neighbour; the first A B by the raw bursts of 15 pairs of an LSTM):
+``python -m benchmarks.noise.abandoned``: 255 sides of `benchmarks.noise.aa`, five models, one and
+two threads, quiet and beside a neighbour; the first A B by the raw bursts of 15 pairs of an LSTM):
 
 | after | median | 90 % | too slow by, 99 % | stopped from |
 |---|---|---|---|---|

@@ -161,9 +161,10 @@ def fresh_pairs(
 ) -> Generator[LivePair]:
     """Time pairs of fresh processes: a process has an effect of its own on its latency.
 
-    Sides take turns in who starts first: of two processes of one model who starts second is 1 %
-    faster (`benchmarks.noise.aa`: in 19 of 20 cells, where the same side always did). The processes of a
-    pair live until the next pair is asked for; close the iterator to end the last one's.
+    Sides take turns in who starts first: of two processes of one model who starts second is 1
+    % faster (`benchmarks.noise.aa`: in 19 of 20 cells, where the same side always did). The
+    processes of a pair live until the next pair is asked for; close the iterator to end the
+    last one's.
 
     Args:
         first: A baseline that runs already, for the first pair; it is left running.
