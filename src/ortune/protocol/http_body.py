@@ -11,11 +11,27 @@ import orjson
 from numpy.typing import NDArray
 
 from ortune.core import wording
-from ortune.protocol.datatypes import RAW_ONLY, dtype, json_unfit
-from ortune.protocol.inference import Asked, InferRequest, InferResponse, Output
-from ortune.protocol.parameters import classes, no_shared_memory, plain, timeout
+from ortune.protocol.datatypes import (
+    MOST_TENSORS,
+    RAW_ONLY,
+    decoded,
+    dtype,
+    elements,
+    from_raw,
+    json_unfit,
+    to_raw,
+)
+from ortune.protocol.inference import (
+    Asked,
+    InferRequest,
+    InferResponse,
+    Output,
+    classes,
+    no_shared_memory,
+    plain,
+    timeout,
+)
 from ortune.protocol.status import Refused
-from ortune.protocol.tensors import MOST_TENSORS, decoded, elements, from_raw, to_raw
 
 _MOST_CONTAINERS = 1_000_000
 """Lists and objects of a body's JSON: each takes 56 bytes and more for its two characters."""

@@ -22,16 +22,38 @@ EXTENSIONS = (
     "parameters",
     "statistics",
 )
-_DURATIONS = (
-    "success",
-    "fail",
-    "queue",
-    "compute_input",
-    "compute_infer",
-    "compute_output",
-    "cache_hit",
-    "cache_miss",
-)
+TRACE_SETTINGS: Mapping[str, Any] = {
+    "trace_file": "",
+    "trace_level": ["OFF"],
+    "trace_rate": "1000",
+    "trace_count": "-1",
+    "log_frequency": "0",
+    "trace_mode": "triton",
+}
+LOG_SETTINGS: Mapping[str, Any] = {
+    "log_file": "",
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+"""What clients read of Triton's settings; those of this server are chosen where it is started."""
+
+
+def check_unchanged(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Refuse to change a setting; a value None asks for no change.
+
+    Raises:
+        Refused: One is to change.
+    """
+    for name, value in asked.items():
+        if name not in settings or value not in (None, settings[name]):
+            raise Refused(
+                f"settings of a running server do not change: '{name}'",
+                Status.UNSUPPORTED,
+                "they are chosen where it starts: `ortune serve --trace`, `ortune serve --log-json`",
+            )
 
 
 def server_metadata() -> dict[str, Any]:
@@ -127,47 +149,6 @@ def _group(name: str, at: int, group: InstanceGroup) -> dict[str, Any]:
     if group.kind == "gpu":
         told |= {"kind": "KIND_GPU", "gpus": [group.index]}
     return told | {"passive": False}
-
-
-def statistics(
-    name: str,
-    version: str,
-    *,
-    last_inference_ms: int,
-    inferences: int,
-    executions: int,
-    durations: Mapping[str, tuple[int, int]],
-    batches: Mapping[int, Mapping[str, tuple[int, int]]],
-) -> dict[str, Any]:
-    """Return one entry of ``model_stats``.
-
-    Args:
-        last_inference_ms: Milliseconds since the epoch; 0 before the first.
-        inferences: Rows that were answered.
-        executions: Runs of the model.
-        durations: success, fail, queue, compute_input, compute_infer, compute_output, cache_hit,
-            cache_miss -> count and nanoseconds; those that are absent are zero.
-        batches: Rows -> compute_input, compute_infer, compute_output of runs of so many.
-    """
-
-    def told(held: Mapping[str, tuple[int, int]], names: Sequence[str]) -> dict[str, Any]:
-        found = {one: held.get(one, (0, 0)) for one in names}
-        return {one: {"count": count, "ns": ns} for one, (count, ns) in found.items()}
-
-    return {
-        "name": name,
-        "version": version,
-        "last_inference": last_inference_ms,
-        "inference_count": inferences,
-        "execution_count": executions,
-        "inference_stats": told(durations, _DURATIONS),
-        "batch_stats": [
-            {"batch_size": rows, **told(held, _DURATIONS[3:6])}
-            for rows, held in sorted(batches.items())
-        ],
-        "memory_usage": [],
-        "response_stats": {},
-    }
 
 
 def as_message(name: str, content: Mapping[str, Any]) -> Any:

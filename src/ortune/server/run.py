@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from ortune.core.wording import count
-from ortune.server import loading
-from ortune.server.addresses import listener
-from ortune.server.allocator import keep_freed_memory
-from ortune.server.doors import Doors
+from ortune.engine import archive
+from ortune.engine.engine import Engine
+from ortune.engine.load import load
 from ortune.server.grpc.server import credentials
 from ortune.server.grpc.server import server as grpc_server
 from ortune.server.http.app import App
-from ortune.server.http_server import HttpServer
-from ortune.server.journal import Journal
-from ortune.server.repository.repository import Repository
-from ortune.server.repository.watch import watch
+from ortune.server.http.server import HttpServer
+from ortune.server.listeners import Listeners
+from ortune.server.logs import Journal
+from ortune.server.repository.repository import Repository, watch
+from ortune.server.repository.served import Limits
+from ortune.server.repository.sources import find
 from ortune.server.settings import Listening, Ready, Serve
-from ortune.server.signals import told
+from ortune.server.signals import handle_signals
 
 End: TypeAlias = Callable[[], Awaitable[Any]]
 
@@ -31,9 +34,47 @@ _FILES = 65536
 _GRACE_S = 1.0
 """Seconds for front ends to give up what was not answered in time."""
 _LOOK_S = 0.01
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Numbers of `mallopt`'s parameters, from glibc's malloc.h."""
 
 
-def serve_here(asked: Serve, doors: Doors, journal: Journal, ready: Ready) -> int:
+def make_repository(asked: Serve, journal: Journal) -> Repository:
+    """Return the models that were asked for; they are not loaded yet.
+
+    Raises:
+        BadSettings: A path is none, or two models have one name.
+    """
+
+    def open_file(path: Path) -> Engine:
+        ops = asked.allow_custom_ops if archive.is_bundle(path) else asked.custom_ops or False
+        return load(
+            path,
+            on=asked.on,
+            instances=asked.instances,
+            custom_ops=ops,
+            max_batch=asked.max_batch,
+            max_delay_us=asked.max_delay_us,
+            preferred=asked.preferred,
+            max_queue=asked.max_queue,
+            require_signature=asked.require_signature,
+        )
+
+    def note(text: str) -> None:
+        if repository.ready:  # before that, what is wrong is raised
+            journal.event("warning", text)
+
+    limits = Limits(
+        max_queue=asked.max_queue or Limits.max_queue,
+        timeout_s=asked.timeout,
+        max_body=asked.max_body or Limits.max_body,
+    )
+    repository = Repository(
+        find(asked.names), open_file, explicit=asked.explicit, limits=limits, note=note
+    )
+    return repository
+
+
+def serve_here(asked: Serve, listeners: Listeners, journal: Journal, ready: Ready) -> int:
     """Serve in this process until it is told to end.
 
     Returns:
@@ -44,9 +85,9 @@ def serve_here(asked: Serve, doors: Doors, journal: Journal, ready: Ready) -> in
         KeyboardInterrupt: It was told to end twice.
     """
     _raise_limit_of_files()
-    keep_freed_memory()
+    _keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop()) as runner:
-        left = runner.run(_OneProcess(asked, doors, journal, ready).serve())
+        left = runner.run(_OneProcess(asked, listeners, journal, ready).serve())
     if left is None:
         raise KeyboardInterrupt
     return left
@@ -55,16 +96,16 @@ def serve_here(asked: Serve, doors: Doors, journal: Journal, ready: Ready) -> in
 class _OneProcess:
     """What serves in one loop."""
 
-    def __init__(self, asked: Serve, doors: Doors, journal: Journal, ready: Ready) -> None:
-        self._asked, self._doors, self._journal, self._ready = asked, doors, journal, ready
+    def __init__(self, asked: Serve, listeners: Listeners, journal: Journal, ready: Ready) -> None:
+        self._asked, self._listeners, self._journal, self._ready = asked, listeners, journal, ready
         self._stop = asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
 
     async def serve(self) -> int | None:
         """Return the requests that were left; None where it was told to end twice."""
-        repository = loading.repository(self._asked, self._journal)
+        repository = make_repository(self._asked, self._journal)
         try:
-            with told(self._stop.set):
+            with handle_signals(self._stop.set):
                 return await self._serve(repository)
         except asyncio.CancelledError:
             return None
@@ -81,8 +122,8 @@ class _OneProcess:
             self._background.add(asyncio.create_task(watch(repository)))
         self._ready(
             Listening(
-                http=self._doors.url,
-                grpc=None if self._doors.grpc is None else str(self._doors.grpc),
+                http=self._listeners.url,
+                grpc=None if self._listeners.grpc is None else str(self._listeners.grpc),
                 models=list(dict.fromkeys(one.name for one in repository.models())),
                 pids=[os.getpid()],
             )
@@ -104,22 +145,22 @@ class _OneProcess:
 
     async def _open(self, repository: Repository) -> list[End]:
         """Open the front ends; return what ends each of them."""
-        doors, limits, ends = self._doors, repository.limits, list[End]()
-        if doors.grpc is not None:
+        listeners, limits, ends = self._listeners, repository.limits, list[End]()
+        if listeners.grpc is not None:
             made = grpc_server(
                 repository,
-                doors.access,
+                listeners.access,
                 self._journal,
                 limits,
-                credentials(doors.certificate),
-                str(doors.grpc),
+                credentials(listeners.certificate),
+                str(listeners.grpc),
             )
             await made.start()
             ends.append(lambda: made.stop(self._asked.drain + _GRACE_S))
-        if doors.http is not None:
-            app = App(repository, doors.access, self._journal, limits)
-            http = HttpServer(app, doors.certificate, self._asked.drain + _GRACE_S)
-            task = asyncio.create_task(http.serve([listener(doors.http)]))
+        if listeners.http is not None:
+            app = App(repository, listeners.access, self._journal, limits)
+            http = HttpServer(app, listeners.certificate, self._asked.drain + _GRACE_S)
+            task = asyncio.create_task(http.serve([listeners.http.bind()]))
             while not http.started and not task.done():
                 await asyncio.sleep(_LOOK_S)
             task.add_done_callback(lambda _: self._stop.set())
@@ -165,3 +206,13 @@ def _raise_limit_of_files() -> None:
         most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
         if soft != resource.RLIM_INFINITY and soft < most:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep what requests free, unless a variable says otherwise; see serving-grpc."""
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return
+    with suppress(AttributeError, OSError, TypeError):  # not glibc; no such library; Windows
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_TRIM_THRESHOLD, 256 << 20)

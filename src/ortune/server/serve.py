@@ -36,22 +36,26 @@ def carry_out(asked: Serve, ready: Ready | None) -> int:
             "--explicit with --processes: what a client loads would be in one process alone",
             fix="leave one of both out; --watch loads changed files in all of them",
         )
-    from ortune.server.doors import taken
-    from ortune.server.logs import journal_of
+    from ortune.server.listeners import reserve_listeners
+    from ortune.server.logs import open_journal
+    from ortune.server.tracing import make_spans
 
     several = asked.processes > 1
     with ExitStack() as stack:
-        journal = stack.enter_context(journal_of(asked, traced=not several))
+        observer = None if several else make_spans(asked.trace)
+        journal = stack.enter_context(open_journal(asked, observer))
 
         def log(listening: Listening) -> None:
             journal.event("info", str(listening))
 
-        doors = taken(asked, lambda text: journal.event("warning", text), stack)
+        listeners = reserve_listeners(asked, lambda text: journal.event("warning", text), stack)
         if several:
-            from ortune.server.processes import serve_in_processes as work
-        else:
-            from ortune.server.run import serve_here as work
-        return work(asked, doors, journal, ready or log)
+            from ortune.server.processes import serve_in_processes
+
+            return serve_in_processes(asked, listeners, journal, ready or log)
+        from ortune.server.run import serve_here
+
+        return serve_here(asked, listeners, journal, ready or log)
 
 
 def demand_installed() -> None:

@@ -14,25 +14,25 @@ _SOON_S = 3.0
 
 
 @contextmanager
-def told(first: Callable[[], None]) -> Iterator[None]:
-    """Have the first signal call `first`, and the second one cancel the present task.
+def handle_signals(ask_to_end: Callable[[], None]) -> Iterator[None]:
+    """Have the first signal call `ask_to_end`, and the second one cancel the present task.
 
     Nothing is done in threads and on systems where a loop sees no signals.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     seen = 0
 
-    def tell() -> None:
+    def handle() -> None:
         nonlocal seen
         seen += 1
         if seen == 1:
-            first()
+            ask_to_end()
         elif task is not None:
             task.cancel()
 
     with suppress(NotImplementedError, RuntimeError, ValueError):
         for number in _SIGNALS:
-            loop.add_signal_handler(number, tell)
+            loop.add_signal_handler(number, handle)
     try:
         yield
     finally:

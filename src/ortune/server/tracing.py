@@ -1,22 +1,23 @@
-"""Requests as OpenTelemetry spans, sent by OTLP: extra ``trace``."""
+"""Requests as OpenTelemetry spans, sent by OTLP: extra ``trace``.
+
+OpenTelemetry's own instrumentation for gRPC cannot serve here: its interceptor iterates over the
+handlers of streams, and ours write to their context. One observer makes the spans of both fronts.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ortune.core.errors import BadSettings, OrtuneError
-from ortune.server.journal import LoggedRequest
+from ortune.server.logs import LoggedRequest
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
-_INSTALL = "pip install 'ortune[trace]'"
-_OTLP = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
-_PATH = "/v1/traces"
-"""Of a collector, where an endpoint names no other: as in OTLP's own specification."""
+_OTLP_PATH = "/v1/traces"
+"""Path of a collector where an endpoint names none: as in OTLP's own specification."""
 
 
 class Spans:
@@ -28,19 +29,14 @@ class Spans:
 
     Args:
         exporter: Where they go.
-
-    Raises:
-        OrtuneError: Package opentelemetry-sdk is not installed.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
-        try:
-            from opentelemetry.sdk.resources import Resource
-            from opentelemetry.sdk.trace import TracerProvider
-            from opentelemetry.sdk.trace.export import BatchSpanProcessor
-            from opentelemetry.trace.propagation import tracecontext
-        except ImportError:
-            raise _missing() from None
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.trace.propagation import tracecontext
+
         name = os.environ.get("OTEL_SERVICE_NAME", "ortune")
         resource = Resource.create({"service.name": name})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -54,7 +50,7 @@ class Spans:
 
         end = time.time_ns()
         start = end - int(answered.ms * 1e6)
-        taken = min(end, start + int(answered.queue_ms * 1e6))
+        dequeued = min(end, start + int(answered.queue_ms * 1e6))
         carrier = {"traceparent": answered.trace} if answered.trace else {}
         span = self._tracer.start_span(
             f"infer {answered.model}",
@@ -74,7 +70,7 @@ class Spans:
             span.set_status(StatusCode.ERROR, answered.error)
         else:
             inside = set_span_in_context(span)
-            for name, since, until in (("queue", start, taken), ("compute", taken, end)):
+            for name, since, until in (("queue", start, dequeued), ("compute", dequeued, end)):
                 part = self._tracer.start_span(name, context=inside, start_time=since)
                 part.end(end_time=until)
         span.end(end_time=end)
@@ -84,7 +80,7 @@ class Spans:
         self._provider.shutdown()
 
 
-def spans(endpoint: str | None) -> Spans | None:
+def make_spans(endpoint: str | None) -> Spans | None:
     """Return what sends spans to a collector, such as ``http://127.0.0.1:4318``; None for none.
 
     Raises:
@@ -99,13 +95,13 @@ def spans(endpoint: str | None) -> Spans | None:
             f"--trace {endpoint} is no http address",
             fix="give that of an OTLP collector, such as http://127.0.0.1:4318",
         )
+    url = endpoint if "/" in rest.rstrip("/") else f"{endpoint.rstrip('/')}{_OTLP_PATH}"
     try:
-        exporter: type[SpanExporter] = import_module(_OTLP).OTLPSpanExporter
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        return Spans(OTLPSpanExporter(endpoint=url))
     except ImportError:
-        raise _missing() from None
-    url = endpoint if "/" in rest.rstrip("/") else f"{endpoint.rstrip('/')}{_PATH}"
-    return Spans(exporter(endpoint=url))  # type: ignore[call-arg]
-
-
-def _missing() -> OrtuneError:
-    return OrtuneError("--trace needs opentelemetry-sdk and its OTLP exporter", fix=_INSTALL)
+        raise OrtuneError(
+            "--trace needs opentelemetry-sdk and its OTLP exporter",
+            fix="pip install 'ortune[trace]'",
+        ) from None

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ortune.protocol.classification import classify
+from ortune.protocol.datatypes import classify
 from ortune.protocol.status import Refused
 
 

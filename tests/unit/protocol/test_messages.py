@@ -13,7 +13,7 @@ from tests.unit.protocol.kit import ARRAYS, grpc_answer, grpc_request, response,
 from tools import open_inference
 from tritonclient.grpc import service_pb2
 
-from ortune.protocol import messages, wire
+from ortune.protocol import messages
 from ortune.protocol.inference import Asked, InferResponse
 from ortune.protocol.status import Refused, Status
 
@@ -244,7 +244,7 @@ def test_the_walk_over_the_fields_sees_what_protobuf_sees(data: st.DataObject) -
     for place, size in enumerate(sizes):
         sent.inputs.add(name=str(place), datatype="UINT8", shape=[size])
         sent.raw_input_contents.append(bytes([place]) * size)
-    rest, raw = wire.without_raw(sent.SerializeToString())
+    rest, raw = messages.without_raw(sent.SerializeToString())
     assert [bytes(one) for one in raw] == list(sent.raw_input_contents)
     sent.ClearField("raw_input_contents")
     assert service_pb2.ModelInferRequest.FromString(rest) == sent

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from google.protobuf import json_format
 
@@ -55,25 +53,6 @@ def test_the_batch_is_no_dimension_of_the_configuration(max_batch: int) -> None:
     if max_batch:
         assert list(made.dynamic_batching.preferred_batch_size) == [4, 8]
         assert made.dynamic_batching.max_queue_delay_microseconds == 500
-
-
-def test_statistics() -> None:
-    told = metadata.statistics(
-        "m",
-        "1",
-        last_inference_ms=5,
-        inferences=10,
-        executions=4,
-        durations={"queue": (7, 700), "success": (7, 9000)},
-        batches={4: {"compute_infer": (2, 80)}, 1: {"compute_infer": (2, 20)}},
-    )
-    assert told["inference_stats"]["queue"] == {"count": 7, "ns": 700}
-    assert told["inference_stats"]["cache_miss"] == {"count": 0, "ns": 0}
-    assert [one["batch_size"] for one in told["batch_stats"]] == [1, 4]
-    json.dumps(told)
-    made = metadata.as_message("ModelStatisticsResponse", {"model_stats": [told]})
-    assert made.model_stats[0].inference_stats.queue.count == 7
-    assert made.model_stats[0].batch_stats[1].compute_infer.ns == 80
 
 
 def test_the_server() -> None:

@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from ortune.protocol import datatypes
+from ortune.protocol.datatypes import elements, from_raw, to_raw
 from ortune.protocol.status import Refused, Status
-from ortune.protocol.tensors import elements, from_raw, to_raw
 
 KINDS = ("bool", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 

@@ -13,22 +13,7 @@ from ortune.server.repository.served import Served
 Answering: TypeAlias = Callable[[Any], Awaitable[Mapping[str, Any]]]
 """A request's message to the content of the answer's."""
 
-_TRACE = {
-    "trace_level": ["OFF"],
-    "trace_rate": ["1000"],
-    "trace_count": ["-1"],
-    "log_frequency": ["0"],
-    "trace_file": [""],
-    "trace_mode": ["triton"],
-}
-_LOG = {
-    "log_file": {"string_param": ""},
-    "log_info": {"bool_param": True},
-    "log_warning": {"bool_param": True},
-    "log_error": {"bool_param": True},
-    "log_verbose_level": {"uint32_param": 0},
-    "log_format": {"string_param": "default"},
-}
+_LOG_FIELDS = {str: "string_param", bool: "bool_param", int: "uint32_param"}
 
 
 class ServerMethods:
@@ -119,11 +104,13 @@ class ServerMethods:
         """Tell the settings of traces; those of this server are set where it is started."""
         if request.model_name:
             self._repository.model(request.model_name)
-        for name, value in request.settings.items():
-            asked = list(value.value)
-            if name not in _TRACE or asked not in ([], _TRACE[name]):
-                _fixed(name, "spans are sent by `ortune serve --trace`")
-        return {"settings": {name: {"value": value} for name, value in _TRACE.items()}}
+        asked = {name: list(value.value) or None for name, value in request.settings.items()}
+        settings = {
+            name: value if isinstance(value, list) else [value]
+            for name, value in metadata.TRACE_SETTINGS.items()
+        }
+        metadata.check_unchanged(settings, asked)
+        return {"settings": {name: {"value": value} for name, value in settings.items()}}
 
 
 def _regions(kind: str) -> Answering:
@@ -151,15 +138,18 @@ async def _nothing(request: Any) -> Mapping[str, Any]:
 
 async def _log(request: Any) -> Mapping[str, Any]:
     """Tell the settings of the log; they are set where the server is started."""
-    for name, value in request.settings.items():
-        kind = value.WhichOneof("parameter_choice")
-        if name not in _LOG or (kind and {kind: getattr(value, kind)} != _LOG[name]):
-            _fixed(name, "the log is chosen by `ortune serve --log-json`")
-    return {"settings": _LOG}
-
-
-def _fixed(name: str, fix: str) -> NoReturn:
-    raise Refused(f"settings of a running server do not change: '{name}'", Status.UNSUPPORTED, fix)
+    settings = {
+        name: {_LOG_FIELDS[type(value)]: value} for name, value in metadata.LOG_SETTINGS.items()
+    }
+    choices = {
+        name: value.WhichOneof("parameter_choice") for name, value in request.settings.items()
+    }
+    asked = {
+        name: {choice: getattr(request.settings[name], choice)} if choice else None
+        for name, choice in choices.items()
+    }
+    metadata.check_unchanged(settings, asked)
+    return {"settings": settings}
 
 
 def _demand_one_repository(request: Any) -> None:

@@ -1,20 +1,117 @@
-"""The gRPC server: its options, its port, its start and its end."""
+"""The gRPC server: its methods by name, its options, its port, its start and its end."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from ortune.core.errors import BadSettings
-from ortune.server.access import Access
-from ortune.server.grpc.service import Service
-from ortune.server.journal import Journal
+from ortune.protocol import messages, metadata
+from ortune.protocol.status import Refused, Status, refused
+from ortune.server.grpc.inference import ENDING, Inference, inflated, log_refusal, received
+from ortune.server.grpc.methods import Answering, ServerMethods
+from ortune.server.listeners import Access, Certificate
+from ortune.server.logs import Journal
 from ortune.server.repository.repository import Repository
 from ortune.server.repository.served import Limits
-from ortune.server.tls import Certificate
+
+_HEALTH = "/grpc.health.v1.Health/Check"
+"""gRPC's own question, which Kubernetes asks."""
+_SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
+"""A HealthCheckResponse: field 1, an enumeration."""
+_OPEN = frozenset({f"/{messages.SERVICE}/ServerLive", f"/{messages.SERVICE}/ServerReady", _HEALTH})
+"""What whoever watches the server may ask without a token."""
+_DENIED = Refused(
+    "the call has no token that this server takes",
+    Status.UNAUTHENTICATED,
+    "send metadata `authorization: Bearer TOKEN`",
+)
+
+
+class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """All methods of the service, and gRPC's health check.
+
+    Messages come and go as bytes: what cannot be read is refused with a text of ours, and large
+    tensors are copied once. A call without a token is refused before its message is read.
+
+    Attributes:
+        inference: What answers the two methods that ask a model, and says whether all ends.
+    """
+
+    def __init__(
+        self, repository: Repository, access: Access, journal: Journal, limits: Limits
+    ) -> None:
+        self.inference = Inference(repository, journal, limits)
+        self._repository, self._access = repository, access
+        self._journal, self._limits = journal, limits
+        self._handlers = self._made(ServerMethods(repository).by_name())
+        self._deny = grpc.stream_stream_rpc_method_handler(self._denied)
+        self._end = grpc.stream_stream_rpc_method_handler(self._ended)
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Return what answers a call; None where there is no such method."""
+        if self.inference.ending:
+            return self._end
+        method = handler_call_details.method
+        found = self._handlers.get(method)
+        if found is None or self._access.open or method in _OPEN:
+            return found
+        held = dict(handler_call_details.invocation_metadata or ())
+        return found if self._access.allows(held.get("authorization")) else self._deny
+
+    def _made(self, answers: Mapping[str, Answering]) -> dict[str, Any]:
+        """Return path -> handler."""
+        made = {
+            "ModelInfer": grpc.stream_unary_rpc_method_handler(self.inference.unary),
+            "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self.inference.stream),
+        }
+        for name, answering in answers.items():
+            made[name] = grpc.stream_unary_rpc_method_handler(self._plain(name, answering))
+        every = {f"/{messages.SERVICE}/{name}": made[name] for name in messages.methods()}
+        return {**every, _HEALTH: grpc.stream_unary_rpc_method_handler(self._health)}
+
+    def _plain(self, name: str, answering: Answering) -> Any:
+        """Return what answers a method that asks no model."""
+        method = messages.methods()[name]
+        asked = messages.message(method.input_type.name)
+        told = method.output_type.name
+
+        async def answer(requests: Any, context: Any) -> bytes:
+            try:
+                body = await inflated(await received(context), self._limits.max_body)
+                content = await answering(_read(asked, body))
+                return bytes(metadata.as_message(told, content).SerializeToString())
+            except Exception as raised:
+                error = refused(raised)
+            return await log_refusal(self._journal, context, error)
+
+        return answer
+
+    async def _health(self, requests: Any, context: Any) -> bytes:
+        """Answer gRPC's health check, of the server whatever service it names."""
+        try:
+            await received(context)
+        except Refused as error:
+            return await log_refusal(self._journal, context, error)
+        return _SERVING if self._repository.ready else _NOT_SERVING
+
+    async def _denied(self, requests: Any, context: Any) -> None:
+        await log_refusal(self._journal, context, _DENIED)
+
+    async def _ended(self, requests: Any, context: Any) -> None:
+        await log_refusal(self._journal, context, ENDING)
+
+
+def _read(asked: type[Any], body: bytes) -> Any:
+    try:
+        return asked.FromString(body)
+    except DecodeError:
+        raise Refused(f"the message is no {asked.__name__}") from None
+
 
 _INT = 2**31 - 1
 """gRPC's options are C ints."""
@@ -62,28 +159,33 @@ def server(
     limits: Limits,
     credentials: grpc.ServerCredentials | None,
     address: str,
-    *,
-    shared: bool = True,
 ) -> GrpcServer:
     """Take a port, inside the event loop that will serve.
 
     Args:
         credentials: For TLS, see `credentials`; None for clear text.
         address: ``127.0.0.1:8001`` or ``[::1]:8001``; port 0 takes any free one.
-        shared: Other processes may listen on the same port (SO_REUSEPORT), and share its
-            connections. Else whoever listens there already is in the way.
 
     Raises:
         BadSettings: The port is not to be had.
     """
-    _demand_free(address, shared)
     service = Service(repository, access, journal, limits)
     inner = grpc.aio.server(
         handlers=(service,),
-        options=_options(limits, shared),
+        options=_options(limits),
         maximum_concurrent_rpcs=_calls(limits),
     )
-    return GrpcServer(inner, service, _listen(inner, address, credentials))
+    try:
+        if credentials is None:
+            port = inner.add_insecure_port(address)
+        else:
+            port = inner.add_secure_port(address, credentials)
+    except RuntimeError:
+        raise BadSettings(
+            f"gRPC cannot listen on {address}: it was taken meanwhile, or is no address",
+            fix="give another --grpc-port (0 takes any free one), or end what listens there",
+        ) from None
+    return GrpcServer(inner, service, port)
 
 
 def credentials(given: Certificate | None) -> grpc.ServerCredentials | None:
@@ -93,12 +195,12 @@ def credentials(given: Certificate | None) -> grpc.ServerCredentials | None:
     return grpc.ssl_server_credentials([(given.key.read_bytes(), given.path.read_bytes())])
 
 
-def _options(limits: Limits, shared: bool) -> list[tuple[str, int]]:
+def _options(limits: Limits) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", min(limits.max_body, _INT)),
         ("grpc.max_send_message_length", -1),
         ("grpc.per_message_decompression", 0),  # see calls.inflated
-        ("grpc.so_reuseport", int(shared)),
+        ("grpc.so_reuseport", 1),
         ("grpc.max_concurrent_streams", min(_calls(limits), _INT)),
         ("grpc.keepalive_time_ms", _ALIVE_MS),
         ("grpc.keepalive_timeout_ms", _ALIVE_WAIT_MS),
@@ -111,41 +213,3 @@ def _options(limits: Limits, shared: bool) -> list[tuple[str, int]]:
 def _calls(limits: Limits) -> int:
     """Return how many calls may be open at the same time: twice what may wait, and some."""
     return 2 * limits.max_queue + _BESIDE
-
-
-def _listen(server: Any, address: str, credentials: grpc.ServerCredentials | None) -> int:
-    try:
-        if credentials is None:
-            return int(server.add_insecure_port(address))
-        return int(server.add_secure_port(address, credentials))
-    except RuntimeError:
-        raise _not_listening(address, "it was taken meanwhile") from None
-
-
-def _demand_free(address: str, shared: bool) -> None:
-    """Take an address for a moment: gRPC keeps to itself, or to stderr, why it cannot.
-
-    Raises:
-        BadSettings: It is not to be had.
-    """
-    host, _, port = address.rpartition(":")
-    try:
-        family, kind, _, _, where = socket.getaddrinfo(
-            host.strip("[]"), int(port), type=socket.SOCK_STREAM
-        )[0]
-        with socket.socket(family, kind) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if shared and hasattr(socket, "SO_REUSEPORT"):
-                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            tried.bind(where)
-    except OSError as error:
-        raise _not_listening(address, (error.strerror or str(error)).lower()) from None
-    except ValueError:
-        raise _not_listening(address, "it is no address") from None
-
-
-def _not_listening(address: str, why: str) -> BadSettings:
-    return BadSettings(
-        f"gRPC cannot listen on {address}: {why}",
-        fix="give another --grpc-port (0 takes any free one), or end what listens there",
-    )

@@ -6,10 +6,11 @@ import asyncio
 from time import perf_counter_ns
 
 from ortune.protocol.status import Refused, Status, refused
-from ortune.server.access import Access
-from ortune.server.http import watch
-from ortune.server.http.bodies import Bodies, Disconnected
 from ortune.server.http.exchange import (
+    PERIOD_S,
+    Bodies,
+    ClientWatch,
+    Disconnected,
     Exchange,
     Header,
     HttpError,
@@ -20,7 +21,8 @@ from ortune.server.http.exchange import (
     error_reply,
 )
 from ortune.server.http.routes import Routes
-from ortune.server.journal import Journal
+from ortune.server.listeners import Access
+from ortune.server.logs import Journal, LoggedRequest
 from ortune.server.repository.repository import Repository
 from ortune.server.repository.served import Limits
 
@@ -60,23 +62,25 @@ class App:
             raise NotImplementedError(f"no {scope['type']}")
         began = perf_counter_ns()
         exchange = Exchange(scope, receive)
-        watching = watch.ClientWatch(exchange)
+        watching = ClientWatch(exchange)
         try:
             reply, error = await self._replied(exchange)
         finally:
             watching.end()
         if reply.status >= 400 or exchange.told:
             self._journal.request(
-                "http",
-                exchange.model[:_MOST_NAME],
-                exchange.version[:_MOST_NAME],
-                exchange.id,
-                reply.status,
-                (perf_counter_ns() - began) / 1e6,
-                exchange.queue_ms,
-                exchange.rows,
-                error=error,
-                trace=exchange.header(b"traceparent"),
+                LoggedRequest(
+                    front="http",
+                    model=exchange.model[:_MOST_NAME],
+                    version=exchange.version[:_MOST_NAME],
+                    id=exchange.id,
+                    status=reply.status,
+                    ms=(perf_counter_ns() - began) / 1e6,
+                    queue_ms=exchange.queue_ms,
+                    rows=exchange.rows,
+                    error=error,
+                    trace=exchange.header(b"traceparent"),
+                )
             )
         if not exchange.gone:
             await _send(exchange, reply, send)
@@ -137,7 +141,7 @@ async def _send(exchange: Exchange, reply: Reply, send: Send) -> None:
 async def _heard_out(exchange: Exchange) -> None:
     """Read what a client still sends, for so long as a body may take."""
     try:
-        async with asyncio.timeout(watch.PERIOD_S):
+        async with asyncio.timeout(PERIOD_S):
             while (await exchange.receive()).get("more_body", False):
                 pass
     except TimeoutError:

@@ -1,13 +1,18 @@
-"""One HTTP request on its way to its reply, and what a reply is."""
+"""One HTTP request: its body read under a cap, its client watched, and its reply."""
 
 from __future__ import annotations
 
+import asyncio
+import zlib
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
+import numpy as np
 import orjson
+
+from ortune.protocol.status import Refused, Status
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -117,3 +122,179 @@ def error_reply(status: int, text: str, *headers: Header) -> Reply:
 def _harmless(id: bytes) -> bytes:
     """Return a short id of printable ASCII as it is, and none in the place of any other."""
     return id if len(id) <= _MOST_ID and id.isascii() and id.decode().isprintable() else b""
+
+
+_ENCODINGS = ("gzip", "deflate")
+_STEP = 1 << 18
+"""Bytes that are inflated before others have their turn: less than 1 ms."""
+_ALIGNED = 8
+"""Bytes of the protocol's widest numbers."""
+
+
+class Disconnected(Exception):
+    """The client went away before its request was whole."""
+
+
+@dataclass(eq=False, slots=True)
+class _Body:
+    """What came of one body, inflated."""
+
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+
+class Bodies:
+    """Reads bodies: none larger than the cap, and not everybody's largest at once.
+
+    Args:
+        cap: Bytes of a body at most, before and after it is inflated.
+        most: Bytes of all that are held; one alone may have more.
+    """
+
+    def __init__(self, cap: int, most: int) -> None:
+        self._cap, self._most = cap, max(cap, most)
+        self._held = 0
+
+    async def read(self, exchange: Exchange, head: int = 0) -> bytes | memoryview:
+        """Return the body of a request, inflated; it counts as held until it is released.
+
+        Args:
+            head: Bytes behind which its tensors begin: a body that comes in several parts is laid
+                so that their numbers can be read in place.
+
+        Raises:
+            Refused: It is too large, or cannot be inflated, or too much is held.
+            HttpError: Its encoding is not known.
+            Disconnected: The client went away.
+        """
+        inflater = _inflater(exchange.header(b"content-encoding").lower())
+        self._demand_fits(int(exchange.header(b"content-length") or 0))
+        body = _Body()
+        try:
+            await self._receive(exchange, body, inflater)
+            if inflater is not None and not inflater.eof:
+                raise _not_inflated("it ends too early")
+        except BaseException:
+            self._held -= body.size
+            raise
+        return body.parts[0] if len(body.parts) == 1 else _joined(body.parts, body.size, head)
+
+    def release(self, size: int) -> None:
+        """Hold so many bytes less."""
+        self._held -= size
+
+    async def _receive(self, exchange: Exchange, body: _Body, inflater: Any) -> None:
+        while exchange.pending:
+            message = await exchange.receive()
+            if message["type"] != "http.request":
+                raise Disconnected
+            exchange.pending = message.get("more_body", False)
+            part: bytes = message.get("body", b"")
+            exchange.received += len(part)
+            self._demand_fits(exchange.received)
+            if inflater is None:
+                self._keep(body, part)
+            else:
+                await self._inflate(body, inflater, part)
+
+    async def _inflate(self, body: _Body, inflater: Any, part: bytes) -> None:
+        """Inflate in steps, so that nothing is made of a bomb but its first bytes."""
+        while True:
+            try:
+                made = inflater.decompress(part, _STEP)
+            except zlib.error as error:
+                raise _not_inflated(str(error)) from None
+            self._keep(body, made)
+            if inflater.unused_data:
+                raise _not_inflated("something is behind its end")
+            if len(made) < _STEP:
+                return
+            part = inflater.unconsumed_tail
+            await asyncio.sleep(0)
+
+    def _keep(self, body: _Body, part: bytes) -> None:
+        body.parts.append(part)
+        body.size += len(part)
+        self._held += len(part)
+        self._demand_fits(body.size)
+        if self._held > self._most:
+            raise Refused("too many large requests at once", Status.UNAVAILABLE)
+
+    def _demand_fits(self, size: int) -> None:
+        if size > self._cap:
+            raise Refused(
+                f"the request is larger than {self._cap} bytes",
+                Status.TOO_LARGE,
+                "send less at once, or serve with a larger --max-body",
+            )
+
+
+def _inflater(encoding: str) -> Any:
+    """Return what inflates a body, None where it is plain."""
+    if encoding in _ENCODINGS:
+        return zlib.decompressobj(zlib.MAX_WBITS | 32)  # tells gzip from zlib by the first bytes
+    if encoding not in ("", "identity"):
+        accepted = (b"accept-encoding", ", ".join(_ENCODINGS).encode())
+        raise HttpError(415, "Unsupported compression type", accepted)
+    return None
+
+
+def _not_inflated(why: str) -> Refused:
+    return Refused(f"the body cannot be inflated: {why}")
+
+
+def _joined(parts: Sequence[bytes], size: int, head: int) -> memoryview:
+    """Return the parts in one piece, in which byte `head` is aligned."""
+    room = np.empty(size + _ALIGNED, np.uint8)
+    start = -(room.ctypes.data + head) % _ALIGNED
+    whole = room.data[start : start + size]
+    at = 0
+    for part in parts:
+        whole[at : at + len(part)] = part
+        at += len(part)
+    return whole
+
+
+PATIENCE_S = 0.1
+"""Seconds before a client is looked after: most are answered by then, and looking costs more."""
+PERIOD_S = 10.0
+"""Seconds that a body may take, or so much of it as `RATE` says."""
+RATE = 1 << 14
+"""Bytes a second that a client sends at least, where its body takes longer."""
+
+
+class ClientWatch:
+    """Cancels the task that answers a request when nobody will get its answer.
+
+    A body has to come, and go on coming, in time. Once it is here, its client has to stay.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        loop = asyncio.get_running_loop()
+        self._exchange, self._answering = exchange, asyncio.current_task()
+        self._timer = loop.call_later(PATIENCE_S, self._begin)
+        self._looking: asyncio.Task[None] | None = None
+
+    def end(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _begin(self) -> None:
+        self._looking = asyncio.ensure_future(self._look())
+
+    async def _look(self) -> None:
+        exchange = self._exchange
+        while exchange.pending:
+            before = exchange.received
+            await asyncio.sleep(PERIOD_S)
+            if exchange.pending and exchange.received < before + RATE * PERIOD_S:
+                exchange.late = True
+                break
+        else:
+            while (await exchange.receive())["type"] != "http.disconnect":
+                pass
+            exchange.gone = True
+        if self._answering is not None:
+            self._answering.cancel()

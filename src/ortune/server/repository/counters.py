@@ -1,17 +1,18 @@
-"""What became of the requests to one model: Triton's counters."""
+"""What became of the requests to models: Triton's counters, also as Prometheus reads them."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+import psutil
 
 from ortune.engine.batching import Batches
 from ortune.engine.call import Call
 from ortune.engine.queue.waiting import Answered
-from ortune.protocol import metadata
 from ortune.protocol.status import Status
 
 REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
@@ -23,6 +24,16 @@ _REASON = {
     Status.CANCELLED: "CANCELED",
     Status.INTERNAL: "BACKEND",
 }
+_DURATIONS = (
+    "success",
+    "fail",
+    "queue",
+    "compute_input",
+    "compute_infer",
+    "compute_output",
+    "cache_hit",
+    "cache_miss",
+)
 Durations: TypeAlias = Mapping[str, tuple[int, int]]
 """Name -> count and nanoseconds."""
 
@@ -115,25 +126,33 @@ class Counters:
             "compute_output": (count, self.output_ns),
         }
 
-    def told(self, name: str, version: str) -> dict[str, Any]:
+    def statistics(self, name: str, version: str) -> dict[str, Any]:
         """Return the entry of ``model_stats``."""
         runs = self.runs
-        return metadata.statistics(
-            name,
-            version,
-            last_inference_ms=self.last_ms,
-            inferences=self.inferences,
-            executions=sum(one.count for one in runs.values()),
-            durations=self.durations(),
-            batches={
-                rows: {
-                    "compute_input": (one.count, 0),
-                    "compute_infer": (one.count, one.compute_ns),
-                    "compute_output": (one.count, 0),
+
+        def entries(durations: Durations, names: Sequence[str]) -> dict[str, Any]:
+            pairs = {name: durations.get(name, (0, 0)) for name in names}
+            return {name: {"count": count, "ns": ns} for name, (count, ns) in pairs.items()}
+
+        return {
+            "name": name,
+            "version": version,
+            "last_inference": self.last_ms,
+            "inference_count": self.inferences,
+            "execution_count": sum(one.count for one in runs.values()),
+            "inference_stats": entries(self.durations(), _DURATIONS),
+            "batch_stats": [
+                {
+                    "batch_size": rows,
+                    "compute_input": {"count": one.count, "ns": 0},
+                    "compute_infer": {"count": one.count, "ns": one.compute_ns},
+                    "compute_output": {"count": one.count, "ns": 0},
                 }
                 for rows, one in sorted(runs.items())
-            },
-        )
+            ],
+            "memory_usage": [],
+            "response_stats": {},
+        }
 
 
 def _together(parts: Sequence[Mapping[int, Batches]]) -> dict[int, Batches]:
@@ -149,3 +168,79 @@ def _together(parts: Sequence[Mapping[int, Batches]]) -> dict[int, Batches]:
                 held.compute_ns + one.compute_ns,
             )
     return found
+
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TIMES = {
+    "request": ("success", "inference request"),
+    "queue": ("queue", "inference queuing"),
+    "compute_input": ("compute_input", "compute input"),
+    "compute_infer": ("compute_infer", "compute inference"),
+    "compute_output": ("compute_output", "compute output"),
+}
+"""Part of a metric's name -> the duration that it tells, and what it is."""
+
+
+def metrics_text(models: Iterable[tuple[str, str, Counters]]) -> str:
+    """Return the metrics of models and of this machine, as Prometheus reads them.
+
+    They are those of one process: of several that share a port, each answers with its own.
+
+    Args:
+        models: Name, version and counters of each.
+    """
+    counted = [(f'model="{name}",version="{at}"', counters) for name, at, counters in models]
+    lines = list[str]()
+
+    def add(name: str, what: str, samples: Iterable[tuple[str, float]], *, kind: str) -> None:
+        lines.extend((f"# HELP {name} {what}", f"# TYPE {name} {kind}"))
+        lines.extend(f"{name}{labels} {value}" for labels, value in samples)
+
+    def add_of_models(
+        name: str, what: str, value: Callable[[Counters], int], kind: str = "counter"
+    ) -> None:
+        samples = [(f"{{{labels}}}", value(counters)) for labels, counters in counted]
+        add(f"nv_inference_{name}", what, samples, kind=kind)
+
+    add_of_models(
+        "request_success",
+        "Number of successful inference requests, all batch sizes",
+        lambda counters: counters.answered,
+    )
+    failures = [
+        (f'{{{labels},reason="{why}"}}', counters.failed[why])
+        for labels, counters in counted
+        for why in REASONS
+    ]
+    what = "Number of failed inference requests, all batch sizes"
+    add("nv_inference_request_failure", what, failures, kind="counter")
+    add_of_models(
+        "count",
+        "Number of inferences performed, rows of a batch one by one",
+        lambda counters: counters.inferences,
+    )
+    add_of_models(
+        "exec_count",
+        "Number of model executions performed, a batch as one",
+        lambda counters: sum(runs.count for runs in counters.runs.values()),
+    )
+    for part, (key, what) in _TIMES.items():
+        add_of_models(
+            f"{part}_duration_us",
+            f"Cumulative {what} duration in microseconds",
+            lambda counters, key=key: counters.durations()[key][1] // 1000,  # type: ignore[misc]
+        )
+    add_of_models(
+        "pending_request_count",
+        "Number of requests that wait for execution",
+        lambda counters: counters.waiting,
+        kind="gauge",
+    )
+    memory = psutil.virtual_memory()
+    for name, what, number in (
+        ("utilization", "CPU utilization rate [0.0 - 1.0]", psutil.cpu_percent(None) / 100),
+        ("memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total),
+        ("memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used),
+    ):
+        add(f"nv_cpu_{name}", what, [("", number)], kind="gauge")
+    return "".join(f"{line}\n" for line in lines)

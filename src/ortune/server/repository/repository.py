@@ -3,26 +3,231 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ortune.core.errors import OrtuneError
+from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.engine.engine import Engine
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.repository import sources
-from ortune.server.repository.catalog import Catalog
 from ortune.server.repository.counters import Counters
-from ortune.server.repository.pictures import Decoder
-from ortune.server.repository.room import NOT_READY, Room
-from ortune.server.repository.served import Around, Limits, Served
-from ortune.server.repository.slot import OpenFile, Slot, open_changed
-from ortune.server.repository.sources import ModelSource, State
-from ortune.server.repository.timeouts import Timeouts
+from ortune.server.repository.served import (
+    NOT_READY,
+    Around,
+    Decoder,
+    Limits,
+    Room,
+    Served,
+    Timeouts,
+)
+from ortune.server.repository.sources import NAME, ModelSource, State
 
 Opener: TypeAlias = Callable[[Path], Engine]
 """Opens a file; it may block and raise any error."""
+
+
+@dataclass(eq=False)
+class OpenFile:
+    """One file with its engine, and its models as they are served.
+
+    Attributes:
+        state: Of the file when it was opened.
+        served: In the engine's order.
+        leaving: Whether it is being closed.
+    """
+
+    engine: Engine
+    state: State
+    served: tuple[Served, ...]
+    leaving: bool = False
+
+    def __post_init__(self) -> None:
+        for one in self.served:
+            one.counters.follow(one.call)
+
+    @property
+    def running(self) -> int:
+        """Requests that are not answered yet."""
+        return sum(one.running for one in self.served)
+
+    def stop(self) -> None:
+        """Refuse requests from now on."""
+        for one in self.served:
+            one.stop()
+
+    async def close(self) -> None:
+        """Close the engine when all requests are answered."""
+        for one in self.served:
+            await one.close()
+            one.counters.leave(one.call)
+        await asyncio.to_thread(self.engine.close)
+
+
+@dataclass(eq=False)
+class Slot:
+    """One source and what is open of it.
+
+    Attributes:
+        open: Version -> its file, the lowest first.
+        names: Of the models that it was last seen to hold.
+        seen: Version -> state of its files when they were last tried.
+        wanted: Whether it is to be served: not once it is unloaded.
+        reason: Why it does not answer, or why its newest file does not.
+        turn: Who changes it holds this.
+    """
+
+    source: ModelSource
+    open: dict[str, OpenFile] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    seen: dict[str, State] = field(default_factory=dict)
+    wanted: bool = True
+    reason: str = ""
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def rows(self) -> Iterator[dict[str, str]]:
+        """Yield its rows of the index; what answers says too why its newest file does not."""
+        for version, file in self.open.items():
+            for one in file.served:
+                yield self._row(one.name, version, "READY")
+        if not self.open:
+            for name in self.names or (self.source.name,):
+                yield self._row(name, "", "LOADING" if self.turn.locked() else "UNAVAILABLE")
+
+    def _row(self, name: str, version: str, state: str) -> dict[str, str]:
+        return {"name": name, "version": version, "state": state, "reason": self.reason}
+
+    def name(self, model: str) -> str:
+        """Return what a model of an engine is called; one alone has the name of its file."""
+        return f"{self.source.name}.{model}" if model else self.source.name
+
+
+def open_changed(
+    slot: Slot, open_: Opener
+) -> tuple[list[str], dict[str, tuple[Engine, State]], Exception | None]:
+    """Open the files of a source that are not open as they are now, and warm them up. It blocks.
+
+    Each is seen before it is opened: one that changes meanwhile is another at the next look.
+
+    Returns:
+        The versions that there are now; version -> engine of a file that is new, and its state;
+        why another one could not be opened.
+    """
+    try:
+        files = slot.source.files()
+    except Exception as error:
+        return list(slot.open), {}, error
+    slot.seen = {version: sources.state(path) for version, path in files.items()}
+    engines, failure = dict[str, tuple[Engine, State]](), None
+    for version, path in files.items():
+        state = slot.seen[version]
+        if version in slot.open and slot.open[version].state == state:
+            continue
+        try:
+            engine = open_(path)
+            try:
+                with suppress(BadData):  # who takes no zeros is warmed up by the first request
+                    engine.warm_up()
+            except BaseException:
+                engine.close()
+                raise
+            engines[version] = engine, state
+        except Exception as error:
+            failure = error
+    return list(files), engines, failure
+
+
+class Catalog:
+    """The sources of a server with what is open of them.
+
+    Attributes:
+        slots: Name of a source -> its place.
+    """
+
+    def __init__(self, given: Iterable[ModelSource]) -> None:
+        self.slots = {source.name: Slot(source) for source in given}
+        self._versions: dict[str, dict[str, Served]] = {}
+        self._newest: dict[str, Served] = {}
+
+    def model(self, name: str, version: str = "") -> Served:
+        """Return a model; the highest version where none is named.
+
+        Raises:
+            Refused: There is none, or not yet, or not any more.
+        """
+        found = self._versions.get(name, {}).get(version) if version else self._newest.get(name)
+        if found is None:
+            raise self._unknown(name, version)
+        return found
+
+    def models(self) -> list[Served]:
+        """Return all that is served, by name and version."""
+        return [one for versions in self._versions.values() for one in versions.values()]
+
+    def versions(self, name: str) -> list[str]:
+        """Return the versions of a model, the lowest first."""
+        return sorted(self._versions.get(name, ()), key=int)
+
+    def slot(self, name: str) -> Slot | None:
+        """Return where a model comes from, by its name or by that of its source."""
+        named = (slot for slot in self.slots.values() if name in slot.names)
+        return self.slots.get(name) or next(named, None)
+
+    def demand_free(self, name: str, slot: Slot) -> None:
+        """Check that a model of a source may have a name.
+
+        Raises:
+            BadSettings: It is none that a URL takes, or another source has it.
+        """
+        if not NAME.fullmatch(name):
+            raise BadSettings(
+                f"a model cannot be served as '{name}'",
+                fix="name its source with letters, digits, '.', '_', '-': net=PATH",
+            )
+        if self.slot(name) not in (None, slot):
+            raise BadSettings(
+                f"two models would be served as '{name}'", fix="give one source a name: net=PATH"
+            )
+
+    def place(self, slot: Slot, files: dict[str, OpenFile]) -> list[OpenFile]:
+        """Let these files of a source answer from now on; return those that did until now."""
+        gone = [file for file in slot.open.values() if file not in files.values()]
+        slot.open = files
+        if files:
+            slot.names = tuple(dict.fromkeys(o.name for f in files.values() for o in f.served))
+        found: dict[str, dict[str, Served]] = {}
+        for file in (file for one in self.slots.values() for file in one.open.values()):
+            for served in file.served:
+                found.setdefault(served.name, {})[served.version] = served
+        self._versions = found
+        self._newest = {name: held[max(held, key=int)] for name, held in found.items()}
+        return gone
+
+    def _unknown(self, name: str, version: str) -> Refused:
+        """Return Triton's words for why there is no such model."""
+        if version and not (version.isascii() and version.isdecimal()):
+            return Refused(
+                f"failed to get model version from specified version string '{version}', "
+                "version should be an integral value > 0"
+            )
+        said = f"Request for unknown model: '{name}'"
+        slot = self.slot(name)
+        if slot is None:
+            return Refused(f"{said} is not found", Status.NOT_FOUND)
+        if slot.open and name in slot.names:
+            return Refused(f"{said} version {version} is not found", Status.NOT_FOUND)
+        if slot.open:
+            held = ", ".join(f"'{one}'" for one in slot.names)
+            return Refused(f"{said} is not found", Status.NOT_FOUND, f"name one of {held}")
+        if slot.wanted and not slot.reason:
+            at = f" version {version}" if version else ""
+            return Refused(f"{said}{at} is not at ready state", Status.UNAVAILABLE)
+        return Refused(f"{said} has no available versions", Status.NOT_FOUND)
+
+
 Note: TypeAlias = Callable[[str], None]
 NO_CONTROL = "explicit model load / unload is not allowed if polling is enabled"
 
@@ -206,22 +411,24 @@ class Repository:
         async with slot.turn:
             slot.wanted, slot.reason = True, ""
             loop = asyncio.get_running_loop()
-            tried = await loop.run_in_executor(self._opening, open_changed, slot, self._open)
+            versions, engines, failure = await loop.run_in_executor(
+                self._opening, open_changed, slot, self._open
+            )
             held, unfit = dict(slot.open), []
-            for version, (engine, state) in tried.engines.items():
+            for version, (engine, state) in engines.items():
                 try:
                     held[version] = self._opened(slot, version, engine, state)
                 except OrtuneError as error:
-                    tried.error = error
+                    failure = error
                     unfit.append(engine)
-            self._place(slot, {one: held[one] for one in tried.versions if one in held})
+            self._place(slot, {one: held[one] for one in versions if one in held})
             for engine in unfit:
                 await asyncio.to_thread(engine.close)
-            if tried.error is not None:
-                slot.reason = refused(tried.error).text
+            if failure is not None:
+                slot.reason = refused(failure).text
                 stands = "; what was open answers on" if slot.open else ""
                 self._note(f"{slot.source.name}: {slot.reason}{stands}")
-                raise tried.error
+                raise failure
 
     async def _remove(self, slot: Slot) -> None:
         async with slot.turn:
@@ -283,3 +490,23 @@ class Repository:
 
     async def _apart(self, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.shield(self._spawn(work))
+
+
+async def watch(repository: Repository, seconds: float = 1.0) -> None:
+    """Reload what changed, until cancelled.
+
+    A file is opened when two looks in a row found it the same: it is no longer being written. One
+    that cannot be opened is tried again when it changes again.
+
+    Args:
+        seconds: Between two looks.
+    """
+    before: Mapping[str, Mapping[str, State]] = {}
+    while True:
+        await asyncio.sleep(seconds)
+        now = await asyncio.to_thread(repository.changed)
+        for name, state in now.items():
+            if before.get(name) == state:
+                with suppress(OrtuneError, OSError):  # the repository told of it
+                    await repository.reload(name)
+        before = now

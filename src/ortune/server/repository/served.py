@@ -3,28 +3,198 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import io
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 
+from ortune.core.errors import BadData, BadModel, OrtuneError
+from ortune.core.facts import TensorSpec
+from ortune.core.hardware.cpus import effective_cpus
 from ortune.engine.batching import QueueFull
 from ortune.engine.call import Call
 from ortune.engine.joining import free
 from ortune.engine.queue.waiting import Answered
+from ortune.engine.samples.pictures import PictureInput
 from ortune.protocol import metadata
 from ortune.protocol.check import check
-from ortune.protocol.classification import classify
-from ortune.protocol.datatypes import RAW_ONLY, datatype
+from ortune.protocol.datatypes import RAW_ONLY, classify, datatype, decoded, known
 from ortune.protocol.inference import Asked, InferRequest, InferResponse, Output
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.repository.counters import Counters
-from ortune.server.repository.pictures import Decoder
-from ortune.server.repository.room import FULL, LATE, NOT_READY, Room
-from ortune.server.repository.tensors import carried, ranked, texts
-from ortune.server.repository.timeouts import Timeouts
+
+NOT_READY = "Server not ready"
+FULL = "Exceeds maximum queue size"
+LATE = "Request timeout expired"
+
+
+@dataclass(eq=False, slots=True)
+class Room:
+    """Memory for the data of requests that are not answered yet.
+
+    Attributes:
+        most: Bytes.
+        held: Of them.
+    """
+
+    most: int
+    held: int = 0
+
+    def take(self, size: int) -> None:
+        """Hold so many bytes.
+
+        Raises:
+            Refused: There is no room for them beside others.
+        """
+        if self.held and self.held + size > self.most:
+            raise Refused(FULL, Status.UNAVAILABLE)
+        self.held += size
+
+
+T = TypeVar("T")
+
+
+class Timeouts:
+    """Gives up what takes longer than so many seconds. It belongs to one event loop.
+
+    As `asyncio.timeout`, whose timer for each request costs as much as all else that is done for a
+    small one.
+
+    Args:
+        seconds: 0 for no bound.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._due: dict[asyncio.Task[Any], float] = {}
+        self._late: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def within(self, work: Awaitable[T]) -> T:
+        """Await some work in the current task.
+
+        Raises:
+            TimeoutError: It was cancelled, as its time was over.
+        """
+        task = asyncio.current_task()
+        if not self._seconds or task is None:
+            return await work
+        loop, asked = asyncio.get_running_loop(), task.cancelling()
+        self._due[task] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_later(self._seconds, self._look, loop)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if task in self._late and task.uncancel() <= asked:
+                raise TimeoutError from None
+            raise
+        finally:
+            del self._due[task]
+            self._late.discard(task)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel what is late, and look again when the next one will be."""
+        self._timer, now = None, loop.time()
+        for task, due in self._due.items():
+            if due > now:
+                self._timer = loop.call_at(due, self._look, loop)
+                return
+            if task not in self._late:
+                self._late.add(task)
+                task.cancel()
+
+
+def carried(
+    name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> tuple[TensorSpec, ...]:
+    """Return the outputs that the protocol can carry: arrays of its datatypes.
+
+    Args:
+        name: Of the model.
+
+    Raises:
+        BadModel: An input is none of these, or no output is.
+    """
+    lost = [spec for spec in inputs if not known(spec.dtype)]
+    kept = tuple(spec for spec in outputs if known(spec.dtype))
+    if lost or not kept:
+        what = f"input '{lost[0].name}' is {lost[0].dtype}" if lost else "no output is an array"
+        raise BadModel(
+            f"{name} cannot be served: {what}",
+            fix="the Open Inference Protocol carries arrays of plain numbers and texts alone",
+        )
+    return kept
+
+
+def ranked(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Return what is told of inputs or outputs: one free dimension where the rank is not known."""
+    return [replace(one, shape=(None,)) if one.shape is None else one for one in specs]
+
+
+FORMATS = ("JPEG", "PNG")
+MOST_PIXELS = 1 << 26
+"""A picture of more is refused before it is unpacked: a few kB of PNG may claim any size."""
+
+
+class Decoder:
+    """Turns pictures into tensors while the event loop goes on.
+
+    Args:
+        most: Pictures that may wait to be read; more are refused.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._waiting = most, 0
+        self._threads = ThreadPoolExecutor(min(4, effective_cpus()), "ortune pictures")
+
+    async def tensors(self, taker: PictureInput, body: bytes) -> Mapping[str, NDArray[Any]]:
+        """Return the inputs that a picture stands for.
+
+        Raises:
+            BadData: It is no JPEG or PNG, too large, or damaged.
+            Refused: Too many wait.
+        """
+        if self._waiting >= self._most:
+            raise Refused(FULL, Status.UNAVAILABLE)
+        self._waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, _tensors, taker, body)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """End the threads behind what they read."""
+        self._threads.shutdown(wait=False)
+
+
+def _tensors(taker: PictureInput, body: bytes) -> Mapping[str, NDArray[Any]]:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise Refused(
+            "this server reads no pictures", Status.UNSUPPORTED, "pip install 'ortune[images]'"
+        ) from None
+    try:
+        with Image.open(io.BytesIO(body), formats=FORMATS) as picture:
+            wide, high = picture.size
+            if wide * high > MOST_PIXELS:
+                raise BadData(
+                    f"the picture has {wide}x{high} pixels, and {MOST_PIXELS} are the most",
+                    fix="make it smaller before it is sent",
+                )
+            return taker.tensors({taker.taken.spec.name: picture})
+    except OrtuneError:
+        raise
+    except Exception:  # whatever Pillow raises of a broken file
+        raise BadData("the body is no JPEG or PNG", fix="send a file of one of these") from None
+
 
 PLATFORM = "onnxruntime_onnx"
 """Triton's word for what computes ONNX files."""
@@ -208,7 +378,7 @@ class Served:
 
     def statistics(self) -> dict[str, Any]:
         """Return its entry of ``model_stats``."""
-        return self.counters.told(self.name, self.version)
+        return self.counters.statistics(self.name, self.version)
 
     # --- its end ----------------------------------------------------------------------------
 
@@ -248,7 +418,12 @@ class Served:
         """Return the inputs with texts in the place of bytes, which the runtimes take."""
         if not self._texts:
             return inputs
-        return {**inputs, **{name: texts(name, inputs[name]) for name in self._texts}}
+        texts = dict[str, NDArray[Any]]()
+        for name in self._texts:
+            array = np.empty(inputs[name].shape, object)
+            array.ravel()[:] = decoded(inputs[name], f"input '{name}'", "send texts alone")
+            texts[name] = array
+        return {**inputs, **texts}
 
     async def _answered(self, feeds: Mapping[str, NDArray[Any]], seconds: float) -> Answered:
         """Have a request computed, within its time or not at all: then it leaves the queue."""

@@ -16,9 +16,9 @@ from ortune.protocol import messages
 from ortune.protocol.datatypes import datatype
 from ortune.protocol.inference import InferRequest, Output
 from ortune.protocol.status import Refused, Status
-from ortune.server.access import Access
 from ortune.server.grpc.server import GrpcServer, server
-from ortune.server.journal import Journal, LoggedRequest
+from ortune.server.listeners import Access
+from ortune.server.logs import Journal, LoggedRequest
 from ortune.server.repository.served import Inferred, Limits
 
 T = TypeVar("T")
@@ -99,6 +99,8 @@ class Seen:
 
     def observe(self, answered: LoggedRequest) -> None:
         self.requests.append(answered)
+
+    def close(self) -> None: ...
 
 
 @asynccontextmanager

@@ -30,7 +30,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 from ortune.core.errors import BadData
 from ortune.protocol import messages
 from ortune.protocol.status import Refused, Status
-from ortune.server.grpc import calls
+from ortune.server.grpc import inference as calls
 from ortune.server.repository.served import Limits
 
 TYPES = (

@@ -32,15 +32,14 @@ from tests.unit.server.grpc.scripted import (
 )
 
 from ortune.core.errors import BadSettings
-from ortune.server.access import Access
 from ortune.server.grpc import server as front_module
 from ortune.server.grpc.server import GrpcServer, credentials, server
-from ortune.server.journal import Journal
+from ortune.server.listeners import Access, Certificate
+from ortune.server.logs import Journal
 from ortune.server.repository.served import Limits
-from ortune.server.tls import Certificate
 
 
-def made(address: str, *, shared: bool = True) -> GrpcServer:
+def made(address: str) -> GrpcServer:
     journal = Journal(io.StringIO())
     return server(
         Models(),  # type: ignore[arg-type]
@@ -49,30 +48,7 @@ def made(address: str, *, shared: bool = True) -> GrpcServer:
         Limits(),
         None,
         address,
-        shared=shared,
     )
-
-
-@pytest.mark.parametrize("taken_by", ["a socket", "a server that shares"])
-def test_a_port_that_is_taken_is_refused_in_two_lines(
-    taken_by: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    async def scenario() -> None:
-        if taken_by == "a socket":
-            with socket.create_server(("127.0.0.1", 0)) as other:
-                refused(other.getsockname()[1])
-            return
-        async with serving() as (_, address):
-            refused(int(address.rpartition(":")[2]))
-
-    def refused(port: int) -> None:
-        with pytest.raises(BadSettings) as caught:
-            made(f"127.0.0.1:{port}", shared=False)
-        assert f"127.0.0.1:{port}: address already in use" in caught.value.what
-        assert "--grpc-port" in caught.value.fix
-
-    run(scenario)
-    assert not capfd.readouterr().err
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1:0", "no.such.host.invalid:0", "127.0.0.1:x"])
@@ -229,11 +205,11 @@ def test_what_the_core_of_grpc_says_is_no_log_of_ours(tmp_path: Path) -> None:
     script = r"""
         import asyncio, io, socket, sys
         from pathlib import Path
-        from ortune.server.access import Access
+        from ortune.server.listeners import Access
         from ortune.server.grpc.server import credentials, server
-        from ortune.server.journal import Journal
+        from ortune.server.logs import Journal
         from ortune.server.repository.served import Limits
-        from ortune.server.tls import Certificate
+        from ortune.server.listeners import Certificate
 
         async def main():
             held = credentials(Certificate(Path("cert.pem"), Path("key.pem"), 0))

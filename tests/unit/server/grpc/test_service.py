@@ -30,7 +30,7 @@ from tritonclient.utils import InferenceServerException
 
 from ortune.engine.load import load
 from ortune.protocol import messages
-from ortune.server.access import Access
+from ortune.server.listeners import Access
 from ortune.server.repository.repository import Repository
 from ortune.server.repository.sources import find
 

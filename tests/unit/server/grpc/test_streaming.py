@@ -29,7 +29,7 @@ from tests.unit.server.grpc.scripted import (
 from ortune.protocol import messages
 from ortune.protocol.status import Refused, Status
 from ortune.server.grpc.inference import IN_FLIGHT, Inference
-from ortune.server.journal import Journal
+from ortune.server.logs import Journal
 from ortune.server.repository.served import Limits
 
 

@@ -21,9 +21,9 @@ from ortune.engine.engine import Engine
 from ortune.engine.instances import Instances
 from ortune.engine.load import load
 from ortune.engine.samples import pictures
-from ortune.server.access import Access
 from ortune.server.http.app import App
-from ortune.server.journal import Journal
+from ortune.server.listeners import Access
+from ortune.server.logs import Journal
 from ortune.server.repository.repository import Repository
 from ortune.server.repository.served import Limits
 from ortune.server.repository.sources import find

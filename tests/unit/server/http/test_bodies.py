@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.unit.server.http.asking import GATE, Client, request, run
 
-from ortune.server.http import watch
+from ortune.server.http import exchange as watch
 
 CAP = 1 << 16
 X = np.arange(8, dtype=np.float32).reshape(2, 4)

@@ -15,7 +15,7 @@ from tests.unit.server.http.asking import GATE, Client, request, run
 
 from ortune.core.facts import TensorSpec
 from ortune.protocol.status import Refused
-from ortune.server.http.inference import raw_request
+from ortune.server.http.routes import raw_request
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 URL = "/v2/models/toy/infer"

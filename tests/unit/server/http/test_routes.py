@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.unit.server.http.asking import Client, request, run
 
-from ortune.server.access import Access
 from ortune.server.http.app import App
-from ortune.server.journal import Journal
+from ortune.server.listeners import Access
+from ortune.server.logs import Journal
 
 X = np.ones((2, 4), np.float32)
 TOKEN = "a-token-of-some-length"

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from tests.unit.server.http.asking import GATE, Client, client, request
 
-from ortune.server.http import watch
-from ortune.server.http_server import HttpServer
+from ortune.server.http import exchange as watch
+from ortune.server.http.server import HttpServer
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 BODY, HEADERS = request({"x": X}, True)

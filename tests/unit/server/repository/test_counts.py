@@ -18,8 +18,7 @@ from tests.unit.server.repository.toys import asks, holding, run
 
 from ortune.protocol.inference import InferRequest
 from ortune.protocol.status import Refused
-from ortune.server.repository import metrics
-from ortune.server.repository.counters import REASONS
+from ortune.server.repository.counters import REASONS, metrics_text
 from ortune.server.repository.served import Limits, Served
 
 KINDS = ("good", "good", "negative", "wrong", "late", "cancelled")
@@ -80,7 +79,13 @@ def test_counts_add_up(plan: list[tuple[str, int]], queue: int) -> None:
 
 def prometheus(models: list[Served]) -> dict[tuple[str, str], float]:
     """Return name and reason -> value, of what a model says."""
-    lines = [line for line in metrics.text(models).splitlines() if not line.startswith("#")]
+    lines = [
+        line
+        for line in metrics_text(
+            (one.name, one.version, one.counters) for one in models
+        ).splitlines()
+        if not line.startswith("#")
+    ]
     found = [SAMPLE.match(line) for line in lines]
     assert all(found)
     named = {(one[1], one[2] or ""): float(one[3]) for one in found if one}
@@ -116,7 +121,7 @@ def test_every_metric_has_a_type_and_a_meaning(tmp_path: Path) -> None:
         await repository.start()
         with suppress(Refused):
             await repository.model("toy").infer(asks(1, 99))
-        text = metrics.text(repository.models())
+        text = metrics_text((one.name, one.version, one.counters) for one in repository.models())
         names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line[0] != "#"}
         heads: dict[str, set[Any]] = {"HELP": set(), "TYPE": set()}
         for line in text.splitlines():

@@ -26,9 +26,8 @@ from tests.unit.server.repository.toys import (
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.engine.engine import Engine
 from ortune.protocol.status import Refused, Status
-from ortune.server.repository.repository import Repository
+from ortune.server.repository.repository import Repository, watch
 from ortune.server.repository.sources import ModelSource, find
-from ortune.server.repository.watch import watch
 
 
 async def factor(repository: Repository, name: str = "toy", version: str = "") -> float:

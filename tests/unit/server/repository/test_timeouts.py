@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ortune.server.repository.timeouts import Timeouts
+from ortune.server.repository.served import Timeouts
 
 
 @settings(max_examples=20, deadline=None)

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
-from ortune.server import http_server
-from ortune.server.http_server import HttpServer
+from ortune.server.http import server as http_server
+from ortune.server.http.server import HttpServer
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 HELD = GET.replace(b"/ ", b"/held ", 1)
@@ -65,7 +65,7 @@ def test_a_kept_connection_learns_by_an_answer_that_it_ends() -> None:
             busy_out.write(HELD)
             await asyncio.sleep(0.02)
             ending = asyncio.create_task(end())  # type: ignore[arg-type]
-            while not server.server_state.ending:
+            while not server.ending:
                 await asyncio.sleep(0.01)
             release.set()
             assert b"connection: close" in await answer(busy), "it was being computed"
