@@ -8,9 +8,9 @@ from typing import Any, NoReturn, TypeAlias
 from ortune.protocol import metadata
 from ortune.protocol.status import Refused, Status
 from ortune.server.repository.repository import Repository
-from ortune.server.repository.served import Served
 
-Answering: TypeAlias = Callable[[Any], Awaitable[Mapping[str, Any]]]
+Content: TypeAlias = Mapping[str, Any]
+Answering: TypeAlias = Callable[[Any], Content | Awaitable[Content]]
 """A request's message to the content of the answer's."""
 
 _LOG_FIELDS = {str: "string_param", bool: "bool_param", int: "uint32_param"}
@@ -24,34 +24,33 @@ class ServerMethods:
 
     def by_name(self) -> dict[str, Answering]:
         """Return method -> what answers it."""
+        models = self._repository
         return {
-            "ServerLive": self._live,
-            "ServerReady": self._ready,
+            "ServerLive": lambda _: {"live": True},
+            "ServerReady": lambda _: {"ready": models.ready},
             "ModelReady": self._model_ready,
-            "ServerMetadata": self._server_metadata,
-            "ModelMetadata": self._model_metadata,
-            "ModelConfig": self._config,
-            "ModelStatistics": self._statistics,
+            "ServerMetadata": lambda _: metadata.server_metadata(),
+            "ModelMetadata": lambda asked: models.model(asked.name, asked.version).metadata(),
+            "ModelConfig": lambda asked: {
+                "config": models.model(asked.name, asked.version).config()
+            },
+            "ModelStatistics": lambda asked: {
+                "model_stats": models.statistics(asked.name, asked.version)
+            },
             "RepositoryIndex": self._index,
             "RepositoryModelLoad": self._load,
             "RepositoryModelUnload": self._unload,
-            "SystemSharedMemoryStatus": _regions("system"),
+            "SystemSharedMemoryStatus": lambda asked: _regions(asked, "system"),
             "SystemSharedMemoryRegister": _no_shared_memory,
-            "SystemSharedMemoryUnregister": _nothing,
-            "CudaSharedMemoryStatus": _regions("CUDA"),
+            "SystemSharedMemoryUnregister": lambda _: {},
+            "CudaSharedMemoryStatus": lambda asked: _regions(asked, "CUDA"),
             "CudaSharedMemoryRegister": _no_shared_memory,
-            "CudaSharedMemoryUnregister": _nothing,
+            "CudaSharedMemoryUnregister": lambda _: {},
             "TraceSetting": self._trace,
             "LogSettings": _log,
         }
 
-    async def _live(self, request: Any) -> Mapping[str, Any]:
-        return {"live": True}
-
-    async def _ready(self, request: Any) -> Mapping[str, Any]:
-        return {"ready": self._repository.ready}
-
-    async def _model_ready(self, request: Any) -> Mapping[str, Any]:
+    def _model_ready(self, request: Any) -> Mapping[str, Any]:
         """As Triton, say no of a model that there is not."""
         try:
             self._repository.model(request.name, request.version)
@@ -61,28 +60,7 @@ class ServerMethods:
             return {"ready": False}
         return {"ready": self._repository.ready}
 
-    async def _server_metadata(self, request: Any) -> Mapping[str, Any]:
-        return metadata.server_metadata()
-
-    async def _model_metadata(self, request: Any) -> Mapping[str, Any]:
-        return self._repository.model(request.name, request.version).metadata()
-
-    async def _config(self, request: Any) -> Mapping[str, Any]:
-        return {"config": self._repository.model(request.name, request.version).config()}
-
-    async def _statistics(self, request: Any) -> Mapping[str, Any]:
-        return {"model_stats": [one.statistics() for one in self._asked(request)]}
-
-    def _asked(self, request: Any) -> list[Served]:
-        """Return the version that a request names, all of a model, or all there are."""
-        if request.version:
-            return [self._repository.model(request.name, request.version)]
-        if request.name:
-            self._repository.model(request.name)
-        every = self._repository.models()
-        return [one for one in every if request.name in ("", one.name)]
-
-    async def _index(self, request: Any) -> Mapping[str, Any]:
+    def _index(self, request: Any) -> Mapping[str, Any]:
         _demand_one_repository(request)
         return {"models": self._repository.index(request.ready)}
 
@@ -100,7 +78,7 @@ class ServerMethods:
         await self._repository.unload(request.model_name)
         return {}
 
-    async def _trace(self, request: Any) -> Mapping[str, Any]:
+    def _trace(self, request: Any) -> Mapping[str, Any]:
         """Tell the settings of traces; those of this server are set where it is started."""
         if request.model_name:
             self._repository.model(request.model_name)
@@ -113,18 +91,14 @@ class ServerMethods:
         return {"settings": {name: {"value": value} for name, value in settings.items()}}
 
 
-def _regions(kind: str) -> Answering:
-    async def regions(request: Any) -> Mapping[str, Any]:
-        if request.name:
-            raise Refused(
-                f"Unable to find {kind} shared memory region: '{request.name}'", Status.NOT_FOUND
-            )
-        return {}
-
-    return regions
+def _regions(request: Any, kind: str) -> Mapping[str, Any]:
+    if request.name:
+        what = f"Unable to find {kind} shared memory region: '{request.name}'"
+        raise Refused(what, Status.NOT_FOUND)
+    return {}
 
 
-async def _no_shared_memory(request: Any) -> NoReturn:
+def _no_shared_memory(request: Any) -> NoReturn:
     raise Refused(
         f"failed to register shared memory region '{request.name}': this server has none",
         Status.UNSUPPORTED,
@@ -132,11 +106,7 @@ async def _no_shared_memory(request: Any) -> NoReturn:
     )
 
 
-async def _nothing(request: Any) -> Mapping[str, Any]:
-    return {}
-
-
-async def _log(request: Any) -> Mapping[str, Any]:
+def _log(request: Any) -> Mapping[str, Any]:
     """Tell the settings of the log; they are set where the server is started."""
     settings = {
         name: {_LOG_FIELDS[type(value)]: value} for name, value in metadata.LOG_SETTINGS.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from inspect import isawaitable
 from typing import Any
 
 import grpc
@@ -83,7 +84,9 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         async def answer(requests: Any, context: Any) -> bytes:
             try:
                 body = await inflated(await received(context), self._limits.max_body)
-                content = await answering(_read(asked, body))
+                content = answering(_read(asked, body))
+                if isawaitable(content):
+                    content = await content
                 return bytes(metadata.as_message(told, content).SerializeToString())
             except Exception as raised:
                 error = refused(raised)

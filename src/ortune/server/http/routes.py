@@ -237,16 +237,8 @@ class Routes:
         return Reply()
 
     async def _statistics(self, exchange: Exchange) -> Reply:
-        """Tell those of one version, of all versions of a model, or of all models."""
-        name, version = exchange.model, exchange.version
-        if name:
-            self._repository.model(name, version)
-        found = [
-            one.statistics()
-            for one in self._repository.models()
-            if name in ("", one.name) and version in ("", one.version)
-        ]
-        return json_reply({"model_stats": found})
+        stats = self._repository.statistics(exchange.model, exchange.version)
+        return json_reply({"model_stats": stats})
 
     # --- the repository ---------------------------------------------------------------------
 

@@ -296,6 +296,20 @@ class Repository:
         """Return all that is served, by name and version."""
         return self._catalog.models()
 
+    def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
+        """Return the statistics of one version, of all versions of a model, or of all models.
+
+        Raises:
+            Refused: There is no such model.
+        """
+        if name or version:
+            self.model(name, version)
+        return [
+            one.statistics()
+            for one in self.models()
+            if name in ("", one.name) and version in ("", one.version)
+        ]
+
     def index(self, ready: bool = False) -> list[dict[str, str]]:
         """Return name, version and state of all models, as ``repository/index`` tells them.
 

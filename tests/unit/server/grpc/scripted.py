@@ -82,6 +82,9 @@ class Models:
     def models(self) -> list[Doubling]:
         return [self.only]
 
+    def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
+        return [self.model(name).statistics()] if name else [self.only.statistics()]
+
     def index(self, ready: bool = False) -> list[dict[str, str]]:
         return [{"name": self.only.name, "version": "1", "state": "READY"}]
 
