@@ -317,7 +317,7 @@ def test_certificates_and_tokens_that_cannot_be_used(folder: Path, tmp_path: Pat
     model = folder / "toy.onnx"
     for words, said in (
         (("--tls-cert", old.certificate, "--tls-key", old.key), "has expired"),
-        (("--tls-cert", good.certificate, "--tls-key", old.key), "is not the key of"),
+        (("--tls-cert", good.certificate, "--tls-key", old.key), "values mismatch"),
         (("--token-file", empty), "has no token"),
         (("--explicit", "--processes", "2"), "--explicit with --processes"),
         (("--no-http", "--no-grpc"), "leave nothing"),

@@ -39,14 +39,26 @@ _LAME_DUCK_S = 1.0
 _POLL_S = 0.05
 
 
-class _ForgivingTransport:
-    """A transport that drops what is written once it closes: uvloop's raises then."""
+class _Transport:
+    """A transport that reads no more while requests wait for their turn: they may never end.
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+    What is written once it closes is dropped: uvloop's own raises then.
+
+    Attributes:
+        inner: The protocol that it is for.
+        is_held: Whether it was to read on, and does not.
+    """
+
+    def __init__(self, transport: asyncio.Transport, inner: HttpToolsProtocol) -> None:
+        self._transport, self.inner, self.is_held = transport, inner, False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
+
+    def resume_reading(self) -> None:
+        self.is_held = bool(self.inner.pipeline)
+        if not self.is_held and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def write(self, data: bytes) -> None:
         if not self._transport.is_closing():
@@ -64,8 +76,8 @@ class _Connection(asyncio.Protocol):
         writable: Set while the client takes its answer, and once the connection is lost.
     """
 
-    inner: asyncio.Protocol
-    _transport: asyncio.Transport
+    inner: HttpToolsProtocol
+    _transport: _Transport
 
     def __init__(self, open_connections: set[_Connection]) -> None:
         self._open_connections = open_connections
@@ -79,9 +91,9 @@ class _Connection(asyncio.Protocol):
         self._unsent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._transport = transport
+        self._transport = _Transport(transport, self.inner)
         self._open_connections.add(self)
-        self.inner.connection_made(_ForgivingTransport(transport))  # type: ignore[arg-type]
+        self.inner.connection_made(self._transport)  # type: ignore[arg-type]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._open_connections.discard(self)
@@ -124,6 +136,8 @@ class _Connection(asyncio.Protocol):
     def begin(self) -> None:
         """Take note that the head of a request is here."""
         self._in_head, self._head, self._head_since = False, 0, None
+        if self._transport.is_held:
+            self._transport.resume_reading()
 
     def deliver(self, size: int) -> None:
         """Take note of bytes of a body that the application has read."""
@@ -131,9 +145,10 @@ class _Connection(asyncio.Protocol):
 
     def finish(self) -> None:
         """Take note that a request is answered: what comes now is the next one's head."""
-        self._received -= min(self._received, self._delivered)
-        self._delivered, self._in_head = 0, True
-        self._head_since = self._loop.time() if self._received else None
+        self._in_head = True
+        self._head_since = self._loop.time() if self._received > self._delivered else None
+        if not self.inner.pipeline:
+            self._received = self._delivered = 0
 
     def cut_if_stuck(self, now: float) -> None:
         """Cut it off where the client sends no head, or takes no answer, for too long."""
