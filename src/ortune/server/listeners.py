@@ -1,4 +1,4 @@
-"""Ports, tokens and the certificate: what lets requests in, checked before models are loaded."""
+"""Ports, tokens and the certificate: what lets requests in, checked before models load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""uvicorn behind bounds that it has not: clients that hang are cut, the end loses no request."""
+"""uvicorn behind bounds that it has not: who hangs is cut, the end loses no request."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ class _Connection(asyncio.Protocol):
         self.writable.set()
         self.inner.connection_lost(exc)
 
-    def eof_received(self) -> bool | None:
-        return self.inner.eof_received()
+    def eof_received(self) -> None:
+        self.inner.eof_received()
 
     def pause_writing(self) -> None:
         self.writable.clear()
