@@ -52,7 +52,7 @@ def check_unchanged(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> No
             raise Refused(
                 f"settings of a running server do not change: '{name}'",
                 Status.UNSUPPORTED,
-                "they are chosen where it starts: `ortune serve --trace`, `ortune serve --log-json`",
+                "choose them at its start: `ortune serve --trace`, `ortune serve --log-json`",
             )
 
 
