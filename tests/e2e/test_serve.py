@@ -320,7 +320,7 @@ def test_certificates_and_tokens_that_cannot_be_used(folder: Path, tmp_path: Pat
         (("--tls-cert", good.certificate, "--tls-key", old.key), "values mismatch"),
         (("--token-file", empty), "has no token"),
         (("--explicit", "--processes", "2"), "--explicit with --processes"),
-        (("--no-http", "--no-grpc"), "leave nothing"),
+        (("--no-http", "--no-grpc"), "are both off"),
     ):
         assert said in failed(model, *words)[0]
 
