@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import os
 from collections.abc import Awaitable, Callable, Coroutine
@@ -33,6 +34,8 @@ _FILES = 65536
 _GRACE_S = 1.0
 """Seconds for front ends to give up what was not answered in time."""
 _LOOK_S = 0.01
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Numbers of `mallopt`'s parameters, from glibc's malloc.h."""
 
 
 def make_repository(asked: Serve, journal: Journal) -> Repository:
@@ -82,6 +85,7 @@ def serve_here(asked: Serve, listeners: Listeners, journal: Journal, ready: Read
         KeyboardInterrupt: It was told to end twice.
     """
     _raise_limit_of_files()
+    _keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop()) as runner:
         left = runner.run(_OneProcess(asked, listeners, journal, ready).serve())
     if left is None:
@@ -202,3 +206,13 @@ def _raise_limit_of_files() -> None:
         most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
         if soft != resource.RLIM_INFINITY and soft < most:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _keep_freed_memory() -> None:
+    """Have glibc keep what requests free, unless a variable says otherwise; see serving-grpc."""
+    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        return
+    with suppress(AttributeError, OSError, TypeError):  # not glibc; no such library; Windows
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, 32 << 20)
+        mallopt(_TRIM_THRESHOLD, 256 << 20)
