@@ -16,7 +16,7 @@ from tests.models import write_classifier
 from tests.unit import packaged
 
 from ortune.core.errors import OrtuneError
-from ortune.load_testing.serving import serving
+from ortune.load_testing.server import serving
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from ortune.cli.terminal.output import answer, say, show, table
 from ortune.load_testing.requests import LoadTest
 
 if TYPE_CHECKING:
-    from ortune.load_testing.goal.result import GoalResult
-    from ortune.load_testing.result import LoadTestResult
+    from ortune.load_testing.goal import GoalResult
+    from ortune.load_testing.loadtest import LoadTestResult
 
 Row: TypeAlias = Mapping[str, Any]
 _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
@@ -36,7 +36,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
 @verb(LoadTest)
 def command(asked: LoadTest) -> int:
     """Show a row a level; exit code 1 where the limit is not kept or answers are not right."""
-    from ortune.load_testing.goal.result import GoalResult
+    from ortune.load_testing.goal import GoalResult
     from ortune.load_testing.loadtest import run
 
     found = run(asked)

@@ -1,9 +1,10 @@
-"""Requests as bytes, made before anything is timed, and answers read back."""
+"""Requests as bytes, made before anything is timed; answers read back, and compared."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,38 +13,40 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
 from ortune.core.session import Tensors
-from ortune.load_testing.admin import path
-from ortune.load_testing.url import ServerUrl
+from ortune.engine.engine import Engine
+from ortune.engine.golden import TOLERANCE_DB, snr_db
+from ortune.load_testing.requests import ServerUrl
+from ortune.load_testing.server import model_path
 from ortune.protocol import datatypes
 
 
-def inputs(metadata: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
+def input_specs(metadata: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
     """Return what a model takes, from what it says of itself; free dimensions are None.
 
     Raises:
         BadData: It says nothing of the kind.
     """
+    specs = []
     try:
-        return tuple(
-            TensorSpec(
-                str(one["name"]),
-                _spelled(datatypes.dtype(one["datatype"])),
-                tuple(None if int(dim) < 0 else int(dim) for dim in one["shape"]),
+        for tensor in metadata["inputs"]:
+            dtype = datatypes.dtype(tensor["datatype"])
+            shape = (int(dim) for dim in tensor.get("shape", ()))  # JSON of protobuf: texts
+            specs.append(
+                TensorSpec(
+                    str(tensor["name"]),
+                    "str" if dtype.hasobject else dtype.name,
+                    tuple(None if dim < 0 else dim for dim in shape),
+                )
             )
-            for one in metadata["inputs"]
-        )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadData(
             f"what the server says of the model cannot be read: {type(error).__name__} {error}",
             fix="give the address of a server of the Open Inference Protocol v2",
         ) from None
+    return tuple(specs)
 
 
-def _spelled(dtype: np.dtype[Any]) -> str:
-    return "str" if dtype.hasobject else dtype.name
-
-
-def stacked(samples: Sequence[Tensors], batch: int) -> list[Tensors]:
+def stack_samples(samples: Sequence[Tensors], batch: int) -> list[Tensors]:
     """Join consecutive samples along their first dimension; begin again at the end.
 
     Raises:
@@ -51,105 +54,101 @@ def stacked(samples: Sequence[Tensors], batch: int) -> list[Tensors]:
     """
     if batch <= 1:
         return list(samples)
-    made: list[Tensors] = []
+    requests: list[Tensors] = []
     for first in range(0, len(samples), batch):
         rows = [samples[(first + k) % len(samples)] for k in range(batch)]
         try:
-            made.append({name: np.concatenate([row[name] for row in rows]) for name in rows[0]})
+            requests.append(
+                {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+            )
         except ValueError as error:
             raise BadData(
                 f"samples cannot be joined to a batch: {error}", fix="pad them to one shape"
             ) from None
-    return made
+    return requests
 
 
-def over_http(
-    address: ServerUrl, model: str, version: str, sample: Tensors, token: str = ""
+def http_request(
+    url: ServerUrl, model: str, version: str, sample: Tensors, token: str = ""
 ) -> bytes:
-    """Return a whole request with its tensors in binary."""
-    entries, raw = [], []
-    for name, array in sample.items():
-        data = _bytes(array)
-        raw.append(data)
-        entries.append(
-            {
-                "name": name,
-                "shape": list(array.shape),
-                "datatype": datatypes.datatype(array.dtype),
-                "parameters": {"binary_data_size": len(data)},
-            }
-        )
-    said = json.dumps(
-        {"inputs": entries, "parameters": {"binary_data_output": True}}, separators=(",", ":")
+    """Return a whole request, its tensors in binary."""
+    raw = [_to_bytes(array) for array in sample.values()]
+    tensors = [
+        {
+            "name": name,
+            "shape": list(array.shape),
+            "datatype": datatypes.datatype(array.dtype),
+            "parameters": {"binary_data_size": len(data)},
+        }
+        for (name, array), data in zip(sample.items(), raw, strict=True)
+    ]
+    head = json.dumps(
+        {"inputs": tensors, "parameters": {"binary_data_output": True}}, separators=(",", ":")
     ).encode()
-    said += b" " * (-len(said) % 8)  # so that the tensors behind it can lie aligned
+    head += b" " * (-len(head) % 8)  # so that the tensors behind it can lie aligned
     lines = [
-        f"POST {path(model, version)}/infer HTTP/1.1",
-        f"Host: {address.netloc}",
+        f"POST {model_path(model, version)}/infer HTTP/1.1",
+        f"Host: {url.netloc}",
         "Content-Type: application/octet-stream",
-        f"Inference-Header-Content-Length: {len(said)}",
-        f"Content-Length: {len(said) + sum(map(len, raw))}",
+        f"Inference-Header-Content-Length: {len(head)}",
+        f"Content-Length: {len(head) + sum(map(len, raw))}",
         *([f"Authorization: Bearer {token}"] if token else []),
     ]
-    return b"".join(["\r\n".join([*lines, "", ""]).encode(), said, *raw])
+    return b"".join(["\r\n".join([*lines, "", ""]).encode(), head, *raw])
 
 
-def over_grpc(model: str, version: str, sample: Tensors) -> bytes:
+def grpc_request(model: str, version: str, sample: Tensors) -> bytes:
     """Return a serialized ``ModelInferRequest`` with raw contents."""
     from ortune.protocol import messages  # protobuf is an extra
 
-    kind = messages.message("ModelInferRequest")
-    made = kind(model_name=model, model_version=version)
+    request = messages.message("ModelInferRequest")(model_name=model, model_version=version)
     for name, array in sample.items():
-        made.inputs.add(name=name, datatype=datatypes.datatype(array.dtype), shape=array.shape)
-        made.raw_input_contents.append(_bytes(array))
-    found: bytes = made.SerializeToString()
-    return found
+        datatype = datatypes.datatype(array.dtype)
+        request.inputs.add(name=name, datatype=datatype, shape=array.shape)
+        request.raw_input_contents.append(_to_bytes(array))
+    serialized: bytes = request.SerializeToString()
+    return serialized
 
 
-def _bytes(array: NDArray[Any]) -> bytes:
+def _to_bytes(array: NDArray[Any]) -> bytes:
     if array.dtype.kind not in "OSUT":
         return np.ascontiguousarray(array).tobytes()
-    texts = (one if isinstance(one, bytes) else str(one).encode() for one in array.flat)
-    return b"".join(len(one).to_bytes(4, "little") + one for one in texts)
+    texts = (text if isinstance(text, bytes) else str(text).encode() for text in array.flat)
+    return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
 
 
-def answer_over_http(body: bytes, head: int) -> dict[str, NDArray[Any]]:
-    """Read a right answer's body; `head` is the length of its JSON, -1 where all of it is.
+def read_answer(protocol: str, body: bytes, head: int = -1) -> dict[str, NDArray[Any]]:
+    """Read the outputs of a right answer.
+
+    Args:
+        body: Of HTTP, or a serialized ``ModelInferResponse``.
+        head: Over HTTP the length of its JSON; -1 where all of it is.
 
     Raises:
         BadData: It is none.
     """
+    outputs = {}
     try:
-        said = json.loads(body if head < 0 else body[:head])
-        at, found = max(0, head), {}
-        for one in said["outputs"]:
-            size = one.get("parameters", {}).get("binary_data_size")
+        if protocol == "grpc":
+            from ortune.protocol import messages
+
+            answer = messages.message("ModelInferResponse").FromString(body)
+            for output, raw in zip(answer.outputs, answer.raw_output_contents, strict=True):
+                outputs[output.name] = _array(raw, output.datatype, output.shape)
+            return outputs
+        at = max(0, head)
+        for output in json.loads(body if head < 0 else body[:head])["outputs"]:
+            size = output.get("parameters", {}).get("binary_data_size")
             if size is None:
-                flat = np.array(one["data"], datatypes.dtype(one["datatype"]))
-                found[one["name"]] = flat.reshape(one["shape"])
+                flat = np.array(output["data"], datatypes.dtype(output["datatype"]))
+                outputs[output["name"]] = flat.reshape(output["shape"])
             else:
-                found[one["name"]] = _array(body[at : at + size], one["datatype"], one["shape"])
+                raw = body[at : at + size]
+                outputs[output["name"]] = _array(raw, output["datatype"], output["shape"])
                 at += size
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadData(f"an answer cannot be read: {error}", fix="check the server") from None
-    return found
-
-
-def answer_over_grpc(body: bytes) -> dict[str, NDArray[Any]]:
-    """Read a serialized ``ModelInferResponse``.
-
-    Raises:
-        BadData: Its contents do not fit its outputs.
-    """
-    from ortune.protocol import messages
-
-    answer = messages.message("ModelInferResponse").FromString(body)
-    try:
-        pairs = zip(answer.outputs, answer.raw_output_contents, strict=True)
-        return {one.name: _array(raw, one.datatype, one.shape) for one, raw in pairs}
-    except ValueError as error:
-        raise BadData(f"an answer cannot be read: {error}", fix="check the server") from None
+    return outputs
 
 
 def _array(raw: bytes, datatype: str, shape: Iterable[int]) -> NDArray[Any]:
@@ -162,3 +161,57 @@ def _array(raw: bytes, datatype: str, shape: Iterable[int]) -> NDArray[Any]:
         texts.append(raw[at + 4 : at + 4 + size].decode(errors="replace"))
         at += 4 + size
     return np.array(texts, object).reshape(tuple(shape))
+
+
+@dataclass(frozen=True)
+class CheckedAnswers:
+    """What became of all right answers of a load test.
+
+    Attributes:
+        answers: How many were compared; equal ones once, and counted.
+        wrong: Those further from the model's own than the limit.
+        worst_db: The smallest signal-to-noise ratio; infinite where all are equal.
+        limit_db: What it must be at least.
+        unread: Answers of too many kinds, which were not compared.
+    """
+
+    answers: int
+    wrong: int
+    worst_db: float
+    limit_db: float
+    unread: int
+
+    def __str__(self) -> str:
+        worst = "equal" if self.worst_db == float("inf") else f"worst {self.worst_db:.0f} dB"
+        unread = f"; {self.unread:,} were not compared" if self.unread else ""
+        return (
+            f"answers compared with the model's own: {self.answers:,}, {worst}, "
+            f"{self.wrong:,} wrong (below {self.limit_db:.0f} dB){unread}"
+        )
+
+
+def check_answers(
+    answers: Mapping[tuple[int, int, bytes], int],
+    unread: int,
+    samples: Sequence[Tensors],
+    engine: Engine,
+    protocol: str,
+) -> CheckedAnswers:
+    """Compare answers with the engine's.
+
+    Args:
+        answers: (sample, bytes of JSON at the head or -1, body) -> how many were equal to it.
+        unread: Answers that were not kept.
+
+    Raises:
+        BadData: An answer cannot be read.
+    """
+    expected: dict[int, Tensors] = {}
+    wrong, worst = 0, float("inf")
+    for (sample, head, body), times in answers.items():
+        if sample not in expected:
+            expected[sample] = engine(**samples[sample])
+        ratio = snr_db(expected[sample], read_answer(protocol, body, head))
+        wrong += times if ratio < TOLERANCE_DB else 0
+        worst = min(worst, ratio)
+    return CheckedAnswers(sum(answers.values()), wrong, worst, TOLERANCE_DB, unread)

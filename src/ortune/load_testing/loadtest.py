@@ -1,39 +1,104 @@
-"""Put a server under load, level by level."""
+"""Put a server under load, level by level, and say what came of it in rows."""
 
 from __future__ import annotations
 
 import hashlib
-import shlex
-from contextlib import AbstractContextManager, ExitStack
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from ortune.analysis.benchmark.result import NoiseVerdict
+from ortune.analysis.benchmark.rows import times
 from ortune.core.errors import BadData
 from ortune.core.event import Progress
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.request import verb
+from ortune.core.result import TableResult
 from ortune.core.wording import count
-from ortune.engine.load import load as opened
-from ortune.load_testing import slo, sweep
-from ortune.load_testing import url as server_url
-from ortune.load_testing.check import CheckedAnswers, check
-from ortune.load_testing.clients import Clients
-from ortune.load_testing.goal import search as goal
-from ortune.load_testing.goal.result import GoalResult
-from ortune.load_testing.level import CLOCK, Level
-from ortune.load_testing.load import Load
-from ortune.load_testing.measure import Calling, clients
-from ortune.load_testing.requests import LoadTest
-from ortune.load_testing.result import LoadTestResult, RowOf, row
-from ortune.load_testing.serving import RunningServer, serving
-from ortune.load_testing.sweep import Repeated
+from ortune.engine.load import load as load_engine
+from ortune.load_generation.summaries import percentile
+from ortune.load_testing import goal, levels, perf_analyzer
+from ortune.load_testing.bodies import CheckedAnswers, check_answers
+from ortune.load_testing.clients import Clients, clients
+from ortune.load_testing.goal import GoalResult
+from ortune.load_testing.levels import CLIENT_LIMIT, CLOCK, Level, Load
+from ortune.load_testing.requests import LatencyLimit, LoadTest, ServerUrl, is_url
+from ortune.load_testing.server import RunningServer, serve_options, serving
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
 
+MEASURE = "latency from the intended start"
+_BLOCKS = 12
+"""Parts of a run: their spread is the error of its mean."""
+_SHOWN = ("workload", "requests_per_s", "p50_ns", "p90_ns", "p95_ns", "p99_ns", "failed", "error")
 _CONCURRENCY = (1, 2, 4, 8)
-_SPREAD = 16
-"""Connections to several server processes: few callers' own are often those of one process."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, repr=False)
+class LoadTestResult(TableResult):
+    """A server under one level of load after another.
+
+    Attributes:
+        target: Address, or the file that was served.
+        model: What was called, on the server.
+        protocol: ``http`` or ``grpc``.
+        rows: A level each, raw nanoseconds included; see ``docs/loadtest.md``.
+        knee: Place of the level at the knee of the curve; None with one level.
+        most: Place of the level with most right answers a second.
+        kept: Place of the level with most of them that keeps the limit.
+        slo: The limit; empty without one.
+        processes: Of the server that was started here; 0 for one that ran.
+        clients: Client processes.
+        clock: What a latency is.
+        knee_rule: What the knee is.
+        checked: Answers compared with the model's own; None where none were.
+        notes: What the reader must know.
+        machine: Where the client ran.
+        noise: Readings of that machine meanwhile.
+    """
+
+    target: str
+    model: str
+    protocol: str
+    rows: tuple[Mapping[str, Any], ...]
+    knee: int | None
+    most: int | None
+    kept: int | None
+    slo: str
+    processes: int
+    clients: int
+    clock: str
+    knee_rule: str
+    checked: CheckedAnswers | None
+    notes: tuple[str, ...]
+    machine: Mapping[str, str]
+    versions: Mapping[str, str]
+    noise: Mapping[str, Any]
+    judgement: NoiseVerdict
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the levels that matter."""
+        return {
+            "model": f"{self.model} over {self.protocol}",
+            "most": self._describe(self.most),
+            "knee": self._describe(self.knee),
+            **({self.slo: self._describe(self.kept)} if self.slo else {}),
+        }
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return a level's key figures."""
+        return [{name: row.get(name) for name in _SHOWN} for row in self.rows]
+
+    def _describe(self, place: int | None) -> str:
+        if place is None:
+            return "none"
+        row = self.rows[place]
+        return f"{row['workload']}: {row['requests_per_s']:.4g} requests/s"
 
 
 def run(asked: LoadTest) -> LoadTestResult | GoalResult:
@@ -41,47 +106,53 @@ def run(asked: LoadTest) -> LoadTestResult | GoalResult:
 
     With a goal, choose how a bundle is served instead.
     """
-    return goal.search(asked) if asked.goal else _measured(asked)
-
-
-def _measured(asked: LoadTest) -> LoadTestResult:
+    if asked.goal:
+        return goal.search(asked)
     with ExitStack() as stack:
-        server = _server(stack, asked)
-        url = server.url(asked.protocol) if server else asked.target
-        where = server_url.read(url)
-        sending = stack.enter_context(_clients(asked, url))
+        server = _start_server(stack, asked)
+        address = ServerUrl.parse(server.url(asked.protocol) if server else asked.target)
+        pid = server.pid if server else None
+        sending = stack.enter_context(clients(asked, str(address)))
         before = noise.snapshot()
-        found = sweep.run(
+        measured = levels.sweep(
             _loads(asked),
             asked.repeats,
-            lambda load: sending.measure(
-                load, warm_up_s=asked.warm_up, pid=server.pid if server else None
-            ),
+            lambda load: sending.measure(load, warm_up_s=asked.warm_up, pid=pid),
             lambda done, total: asked.sink(Progress("load test", done, total)),
         )
         record = noise.between(before, noise.snapshot())
-        checked = _checked(asked, found, sending, where.protocol)
-        of = _row_of(asked, sending, where.protocol)
-    local = where.host in _LOOPBACK
-    limit = slo.read(asked.slo) if asked.slo else None
-    keeping = [k for k, one in enumerate(found) if limit and limit.holds(one)]
+        checked = None
+        if asked.check is not None:  # the load is over by now
+            asked.sink(Progress("comparing answers"))
+            with load_engine(asked.check, on=asked.on or None) as engine:
+                checked = check_answers(
+                    sending.answers,
+                    sending.dropped,
+                    sending.model.samples,
+                    engine,
+                    address.protocol,
+                )
+        shared = _describe_model(asked, sending, address.protocol)
+    is_local = address.host in _LOOPBACK
+    limit = LatencyLimit.parse(asked.slo) if asked.slo else None
+    keeping = [place for place, level in enumerate(measured) if limit and level.keeps(limit)]
     judged = noise.judge(record)
     return LoadTestResult(
         target=asked.target,
         model=sending.model.name,
-        protocol=where.protocol,
-        rows=tuple(row(one, of) for one in found),
-        knee=sweep.knee(found),
-        most=sweep.most(found),
-        kept=max(keeping, key=lambda place: found[place].rate, default=None),
+        protocol=address.protocol,
+        rows=tuple(_row(level, shared) for level in measured),
+        knee=levels.knee(measured),
+        most=levels.fastest(measured),
+        kept=max(keeping, key=lambda place: measured[place].rate, default=None),
         slo=asked.slo,
         processes=asked.processes if server else 0,
         clients=asked.clients,
-        clock=CLOCK,
-        knee_rule=sweep.KNEE,
+        clock=CLOCK if asked.client == "ortune" else perf_analyzer.CLOCK,
+        knee_rule=levels.KNEE,
         checked=checked,
-        notes=tuple(_notes(asked, found, limit, local=local)),
-        machine=machine() if local else {**machine(), "server": where.host},
+        notes=tuple(_notes(asked, measured, limit, shared=effective_cpus() if is_local else 0)),
+        machine=machine() if is_local else {**machine(), "server": address.host},
         versions=versions(),
         noise=record.readings(),
         judgement=NoiseVerdict(judged.too_noisy, noise.RULE, judged.advice if server else ()),
@@ -94,86 +165,123 @@ loadtest = verb(LoadTest, run, "loadtest")
 def _loads(asked: LoadTest) -> list[Load]:
     seconds = 0.0 if asked.requests else asked.seconds
     if asked.rate:
-        return [Load(rate=one, seconds=seconds, requests=asked.requests) for one in asked.rate]
+        return [Load(rate=rate, seconds=seconds, requests=asked.requests) for rate in asked.rate]
     return [
-        Load(one, seconds=seconds, requests=asked.requests)
-        for one in asked.concurrency or _CONCURRENCY
+        Load(callers, seconds=seconds, requests=asked.requests)
+        for callers in asked.concurrency or _CONCURRENCY
     ]
 
 
-def _server(stack: ExitStack, asked: LoadTest) -> RunningServer | None:
+def _start_server(stack: ExitStack, asked: LoadTest) -> RunningServer | None:
     """Start a server where a file is given; None for one that runs."""
-    if server_url.is_url(asked.target):
+    if is_url(asked.target):
         return None
     if not Path(asked.target).exists():
         raise BadData(
             f"no file {asked.target}", fix="check the path, or write http://HOST:PORT for a server"
         )
-    options = shlex.split(asked.serve)
-    options += ["--on", asked.on] if asked.on else []
-    options += ["--processes", str(asked.processes)] if asked.processes > 1 else []
     asked.sink(Progress("starting the server"))
-    return stack.enter_context(serving(asked.target, options=options))
+    return stack.enter_context(serving(asked.target, options=serve_options(asked)))
 
 
-def _clients(asked: LoadTest, url: str) -> AbstractContextManager[Clients]:
-    token = Path(asked.token_file).read_text(encoding="utf-8") if asked.token_file else ""
-    return clients(
-        url,
-        model=asked.model,
-        data=asked.data,
-        shapes=asked.shapes,
-        ranges=asked.ranges,
-        batch=asked.batch,
-        calling=Calling(
-            processes=asked.clients,
-            connections=asked.connections,
-            timeout_s=asked.timeout,
-            token=token.strip(),
-            ca=str(asked.ca or ""),
-            kept=asked.check is not None,
-            spread=_SPREAD if asked.processes > 1 else 0,
-        ),
-        sink=asked.sink,
-    )
-
-
-def _checked(
-    asked: LoadTest, found: list[Repeated], sending: Clients, protocol: str
-) -> CheckedAnswers | None:
-    """Compare the answers with those of the model, run here; the load is over by now."""
-    if asked.check is None:
-        return None
-    asked.sink(Progress("comparing answers"))
-    levels: list[Level] = [level for one in found for level in one.levels]
-    with opened(asked.check, on=asked.on or None) as engine:
-        return check(levels, sending.model.samples, engine, protocol)
-
-
-def _row_of(asked: LoadTest, sending: Clients, protocol: str) -> RowOf:
+def _describe_model(asked: LoadTest, sending: Clients, protocol: str) -> dict[str, Any]:
+    """Return what all rows of a load test share."""
     model, path = sending.model, Path(asked.target)
-    backend = asked.on or model.platform
-    if server_url.is_url(asked.target) or not path.is_file():
-        return RowOf(model.name, backend, protocol, model.batch)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return RowOf(path.name, backend, protocol, model.batch, digest, path.stat().st_size)
+    name, digest, size = model.name, None, None
+    if not is_url(asked.target) and path.is_file():
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        name, size = path.name, path.stat().st_size
+    return {
+        "model": name,
+        "digest": digest,
+        "backend": asked.on or model.platform,
+        "protocol": protocol,
+        "batch": model.batch,
+        "size": size,
+    }
+
+
+def _row(level: Level, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a level's row: the fields of `bench` that it has, and its own."""
+    latency, runs, batch = level.latency_ns, level.runs, shared["batch"]
+    texts = ", ".join(f"{error} ({number:,})" for error, number in level.errors.items())
+    server_cpu_s = [run.server_cpu_s for run in runs if run.server_cpu_s is not None]
+    counted = [run.server for run in runs if run.server is not None]
+    total = sum(map(Counter, counted), Counter[str]())
+
+    def mean(name: str, count: str) -> float | None:
+        """Return a mean of the server's over the requests that it counted."""
+        return total[name] / total[count] if total[count] > 0 else None
+
+    def per_request(seconds: float) -> float | None:
+        return seconds * 1e9 / level.requests if level.requests else None
+
+    return {
+        "model": shared["model"],
+        "digest": shared["digest"],
+        "backend": shared["backend"],
+        "workload": f"{shared['protocol']}, {level.load}",
+        "batch": 0 if batch == 1 else batch,
+        "error": None if latency else f"no request was answered: {texts or 'none was sent'}",
+        "size": shared["size"],
+        "latency_ns": list(latency),
+        **times(latency),
+        "p95_ns": level.percentile(95),
+        "requests_per_s": level.rate,
+        "per_second": level.rate * batch,
+        "offered_per_s": level.load.rate or None,
+        "concurrency": level.load.concurrency or None,
+        "keeps_up": level.keeps_up,
+        "measure": MEASURE,
+        "answered": level.answered,
+        "failed": level.failed,
+        "errors": dict(level.errors),
+        "examples": {error: text for run in runs for error, text in run.examples.items()},
+        "late_p99_ns": level.late_p99_ns,
+        "server": {
+            "answered": total["answered"] if counted else None,
+            "queue_ns": mean("queue_ns", "queue"),
+            "compute_ns": mean("compute_ns", "compute"),
+            "batch": mean("rows", "runs"),
+            "cpu_ns": per_request(sum(server_cpu_s)) if server_cpu_s else None,
+        },
+        "client": {
+            "busy": level.client_busy,
+            "limits": level.client_limits,
+            "limit": CLIENT_LIMIT,
+            "cpu_ns": per_request(sum(run.client_cpu_s for run in runs)),
+        },
+        "peak_rss": max((run.server_rss for run in runs if run.server_rss), default=None),
+        "repeats": [
+            {"requests_per_s": run.rate, "p50_ns": percentile(run.latency_ns, 50)} for run in runs
+        ],
+        "turns": [_blocks(run.latency_ns) for run in runs if run.latency_ns],
+        "runs_each": [1 for run in runs if run.latency_ns],
+        "alike": True,
+    }
+
+
+def _blocks(latency: Sequence[int]) -> list[list[int]]:
+    number = min(_BLOCKS, len(latency))
+    edges = [k * len(latency) // number for k in range(number + 1)]
+    return [list(latency[low:high]) for low, high in pairwise(edges)]
 
 
 def _notes(
-    asked: LoadTest, found: list[Repeated], limit: slo.LatencyLimit | None, *, local: bool
+    asked: LoadTest, measured: Sequence[Level], limit: LatencyLimit | None, *, shared: int
 ) -> list[str]:
-    shared = effective_cpus() if local else 0
-    made = sweep.remarks(found, processes=asked.clients, shared=shared)
+    notes = levels.remarks(measured, processes=asked.clients, shared=shared)
     if asked.processes > 1:
-        made.append(
+        notes.append(
             "queue, compute and rows a run are those of one of "
             f"{count(asked.processes, 'server process', 'server processes')}: each counts its own"
         )
-    for one in found:
-        if limit and limit.holds(one) is None:
-            made.append(
-                f"{one.load}: whether {limit} holds is not known: fewer than 10 of its "
-                f"{one.answered:,} answers lie beyond p{limit.percentile:g}; give more --requests"
+    for level in measured:
+        if limit and level.keeps(limit) is None:
+            notes.append(
+                f"{level.load}: whether {limit} holds is not known: fewer than 10 of its "
+                f"{level.answered:,} answers lie beyond p{limit.percentile:g}; give more "
+                "--requests"
             )
-    return made
+    return notes

@@ -1,15 +1,101 @@
-"""What `loadtest` is asked."""
+"""What `loadtest` is asked for: the request, a server's address, a limit on the latency."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from ortune.core.errors import BadSettings
 from ortune.core.fields import Counts, Duration, Field, File, Option, Out
 from ortune.core.request import DataRequest, request
+
+_PORTS = {"http": 8000, "https": 443, "grpc": 8001, "grpcs": 443}
+_LIMIT = re.compile(r"p(\d{2}(?:\.\d{1,2})?)\s*<=?\s*(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s)")
+_UNIT_NS = {"s": 1e9, "ms": 1e6, "us": 1e3}
+
+
+@dataclass(frozen=True)
+class ServerUrl:
+    """Where a server listens: ``http://HOST:PORT`` or ``grpc://HOST:PORT``, with TLS an ``s``.
+
+    Attributes:
+        protocol: ``http`` or ``grpc``.
+        tls: Whether the connection is encrypted.
+    """
+
+    protocol: str
+    host: str
+    port: int
+    tls: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> ServerUrl:
+        """Read an address.
+
+        Raises:
+            BadSettings: It is none.
+        """
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        scheme = parts.scheme
+        if scheme not in _PORTS or not parts.hostname or parts.path.strip("/"):
+            raise BadSettings(
+                f"'{text}' is no address of a server",
+                fix="write http://HOST:PORT or grpc://HOST:PORT; https and grpcs for TLS",
+            )
+        return cls(scheme[:4], parts.hostname, port or _PORTS[scheme], tls=len(scheme) == 5)
+
+    @property
+    def netloc(self) -> str:
+        """Host and port as URLs have them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.protocol}{'s' if self.tls else ''}://{self.netloc}"
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is meant as a server's address, not as a file."""
+    return "://" in text
+
+
+@dataclass(frozen=True)
+class LatencyLimit:
+    """A percentile of the latency from the intended start, and what it is at most.
+
+    Attributes:
+        percentile: From 50 up, below 100.
+        limit_ns: Nanoseconds.
+    """
+
+    percentile: float
+    limit_ns: float
+
+    @classmethod
+    def parse(cls, text: str) -> LatencyLimit:
+        """Read a limit such as ``p99<=20ms``.
+
+        Raises:
+            BadSettings: It is none.
+        """
+        match = _LIMIT.fullmatch(text.strip())
+        if match is None or not 50 <= float(match[1]) < 100 or not float(match[2]):
+            raise BadSettings(
+                f"cannot read the limit '{text}'", fix='write "p99<=20ms": us, ms or s'
+            )
+        return cls(float(match[1]), float(match[2]) * _UNIT_NS[match[3]])
+
+    def __str__(self) -> str:
+        unit = next((unit for unit, ns in _UNIT_NS.items() if self.limit_ns >= ns), "us")
+        return f"p{self.percentile:g}<={self.limit_ns / _UNIT_NS[unit]:g}{unit}"
 
 
 class Rates(Field[tuple[float, ...], Sequence[float] | str | None]):
@@ -21,16 +107,16 @@ class Rates(Field[tuple[float, ...], Sequence[float] | str | None]):
         """Convert to a tuple."""
         parts = value.split(",") if isinstance(value, str) else value or ()
         try:
-            found = tuple(float(str(part).strip().removesuffix("/s")) for part in parts)
+            rates = tuple(float(str(part).strip().removesuffix("/s")) for part in parts)
         except ValueError:
             raise BadSettings(f"cannot read the rates '{value}'", fix="write 50,100") from None
-        if not all(0 < one < math.inf for one in found):
+        if not all(0 < rate < math.inf for rate in rates):
             raise BadSettings(f"a rate of '{value}' is none", fix="give requests a second")
-        return found
+        return rates
 
     def spell(self, value: tuple[float, ...]) -> str:
         """Write them with commas."""
-        return ",".join(f"{one:g}" for one in value)
+        return ",".join(f"{rate:g}" for rate in value)
 
 
 @request
@@ -67,6 +153,7 @@ class LoadTest(DataRequest):
         on: Where a plain model that is served here runs, such as "cpu(threads=2)".
         serve: More words for the `ortune serve` of a model that is served here.
         clients: Client processes, an event loop each.
+        client: What sends the requests: this program, or Triton's perf_analyzer, if installed.
         connections: Requests of a client process that are under way at most.
         timeout: Longest wait for an answer.
         token_file: File with the token that the server asks for.
@@ -98,6 +185,7 @@ class LoadTest(DataRequest):
     on: Annotated[str, Option("SPEC")] = ""
     serve: Annotated[str, Option("WORDS")] = ""
     clients: Annotated[int, Option(low=1, per_cpu=2)] = 1
+    client: Literal["ortune", "perf_analyzer"] = "ortune"
     connections: Annotated[int, Option(low=1, high=900)] = 256
     timeout: Duration = Duration("30s")
     token_file: File | None = None
@@ -109,12 +197,9 @@ class LoadTest(DataRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        from ortune.load_testing import slo
-        from ortune.load_testing import url as server_url
-
         for text in (self.slo, self.goal):
             if text:
-                slo.read(text)
+                LatencyLimit.parse(text)
         if self.concurrency and self.rate:
             raise BadSettings(
                 "--concurrency and --rate are two kinds of load", fix="give one of them"
@@ -124,12 +209,23 @@ class LoadTest(DataRequest):
             for name in ("processes", "on", "serve", "goal", "out")
             if getattr(self, name) not in (None, "", 1)
         ]
-        if server_url.is_url(self.target):
-            server_url.read(self.target)
+        if is_url(self.target):
+            ServerUrl.parse(self.target)
             if local:
                 raise BadSettings(
                     f"--{local[0]} is for a model that is served here, not for {self.target}",
                     fix="give a bundle or a model, or leave it out",
+                )
+        if self.client != "ortune":
+            refused = [
+                name
+                for name in ("rate", "check", "goal", "token_file", "ca", "clients")
+                if getattr(self, name) not in (None, "", (), 1)
+            ]
+            if refused:
+                raise BadSettings(
+                    f"--{refused[0].replace('_', '-')} is nothing that {self.client} does here",
+                    fix="leave out --client: our own does",
                 )
         if bool(self.goal) != (self.out is not None):
             raise BadSettings("--goal and -o go together", fix="give both or none")

@@ -1,31 +1,33 @@
-"""Coordinate descent over a backend's settings: the walk, and what a setting must gain.
+"""Coordinate descent: the walk around the best so far, one coordinate after the other.
 
-`optimize` walks over recorded trials and `tune` over live pairs; both keep a setting by `GAIN`.
+`optimize` walks over recorded trials, `tune` over live pairs of a backend's settings, and a load
+test's goal over how a bundle is served: they differ in what a candidate is and when it is better.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
-from ortune.core.backend import Backend
+T = TypeVar("T", bound=Hashable)
 
 GAIN = 0.99
-"""A setting is kept where latency falls below this share of the best before it."""
+"""A backend's setting is kept where latency falls below this share of the best before it."""
 
 
 def walk(
-    best: Callable[[], Backend],
-    coordinates: Callable[[Backend], Mapping[str, Sequence[Backend]]],
-) -> Iterator[tuple[str, Backend]]:
-    """Yield setting and candidate, each coordinate once, always around the present best.
+    best: Callable[[], T], coordinates: Callable[[T], Mapping[str, Iterable[T]]]
+) -> Iterator[tuple[str, T]]:
+    """Yield coordinate and candidate, each coordinate once, always around the present best.
 
-    The setting that is worth most comes first; what the best was on the way is not offered again.
+    The coordinate that is worth most comes first; what the best was on the way is not offered
+    again. Candidates that are an iterator may end it by what became of the last one.
     """
     seen = {best()}
     done: set[str] = set()
-    while left := [name for name in coordinates(best()) if name not in done]:
-        done.add(left[0])
-        for candidate in coordinates(best())[left[0]]:
+    while remaining := [name for name in coordinates(best()) if name not in done]:
+        done.add(remaining[0])
+        for candidate in coordinates(best())[remaining[0]]:
             if candidate not in seen:
                 seen.add(candidate)
-                yield left[0], candidate
+                yield remaining[0], candidate

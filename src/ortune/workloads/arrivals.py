@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-import numpy as np
-
 from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
-from ortune.load_generation import bursts
 from ortune.load_generation import lanes as lane_threads
+from ortune.load_generation.arrivals import arrival_times, burst_seconds, fit_burst
 from ortune.load_generation.summaries import tails
 
 _PATIENCE = 4
@@ -54,7 +52,7 @@ class Arrivals(Workload):
 
     def within(self, seconds: float) -> Self:
         """Shorten the bursts of a short search, unless their length was given."""
-        return replace(self, seconds=bursts.fitting(self.seconds, seconds))
+        return replace(self, seconds=fit_burst(self.seconds, seconds))
 
     def lanes(self, threads: int) -> int:
         return self.sessions
@@ -65,16 +63,15 @@ class Arrivals(Workload):
 
     def schedule(self, at: int) -> list[int]:
         """Return the intended arrivals of a burst, nanoseconds from its start."""
-        count = max(2, round(self.rate * bursts.length(self.seconds)))
-        gaps = np.ones(count)
-        if self.pattern == "poisson":
-            gaps = np.random.default_rng([self.seed, at]).exponential(size=count)
-        return [int(moment) for moment in np.cumsum(gaps) * 1e9 / self.rate]
+        count = max(2, round(self.rate * burst_seconds(self.seconds)))
+        poisson = self.pattern == "poisson"
+        times = arrival_times(self.rate, count, (self.seed, at), poisson=poisson)
+        return [int(moment) for moment in times]
 
     def drive(self, rig: Rig, span: Span) -> Driven:
         """Serve one schedule; the span says where in the cycle its samples begin."""
         due = self.schedule(span.at)
-        desk = _Desk(due, span, int(_PATIENCE * max(bursts.length(self.seconds) * 1e9, due[-1])))
+        desk = _Desk(due, span, int(_PATIENCE * max(burst_seconds(self.seconds) * 1e9, due[-1])))
         waiting = lane_threads.Waiting(rig.lanes[0])
         dropped = sum(lane_threads.settle(lane, span) for lane in rig.lanes)
         # Each lane counts from its own zero, taken here: a scripted clock is a session's own.

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from ortune.core.errors import BadData, BadSettings
-from ortune.load_testing import bodies, url
+from ortune.load_testing import bodies
+from ortune.load_testing.requests import ServerUrl
 from ortune.protocol import http_body, messages
 from ortune.protocol.inference import InferRequest, InferResponse, Output
 
-HERE = url.read("http://127.0.0.1:8000")
+HERE = ServerUrl.parse("http://127.0.0.1:8000")
 SAMPLE: dict[str, Any] = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
     "b": np.array([[1], [-2]], np.int64),
@@ -36,7 +37,7 @@ def same(request: InferRequest) -> None:
 
 
 def test_over_http() -> None:
-    head, _, body = bodies.over_http(HERE, "m x", "3", SAMPLE, "secret").partition(b"\r\n\r\n")
+    head, _, body = bodies.http_request(HERE, "m x", "3", SAMPLE, "secret").partition(b"\r\n\r\n")
     line, *headers = head.decode().split("\r\n")
     found = dict(header.split(": ") for header in headers)
     assert line == "POST /v2/models/m%20x/versions/3/infer HTTP/1.1"
@@ -49,7 +50,7 @@ def test_over_http() -> None:
 
 def test_over_grpc() -> None:
     kind = messages.message("ModelInferRequest")
-    made = kind.FromString(bodies.over_grpc("m", "3", SAMPLE))
+    made = kind.FromString(bodies.grpc_request("m", "3", SAMPLE))
     assert (made.model_name, made.model_version) == ("m", "3")
     same(messages.parse(made))
 
@@ -68,13 +69,13 @@ ANSWER = InferResponse(
 @pytest.mark.parametrize("binary", [True, False])
 def test_answers_over_http(binary: bool) -> None:
     chunks, head = http_body.write(ANSWER, InferRequest({}, binary=binary))
-    found = bodies.answer_over_http(b"".join(chunks), -1 if head is None else head)
+    found = bodies.read_answer("http", b"".join(chunks), -1 if head is None else head)
     np.testing.assert_array_equal(found["y"], [[1.5, -2]])
     assert found["t"].tolist() == [["ä", "b"]]
 
 
 def test_answers_over_grpc() -> None:
-    found = bodies.answer_over_grpc(messages.write(ANSWER).SerializeToString())
+    found = bodies.read_answer("grpc", messages.write(ANSWER).SerializeToString())
     np.testing.assert_array_equal(found["y"], [[1.5, -2]])
     assert found["t"].tolist() == [["ä", "b"]]
 
@@ -84,16 +85,16 @@ def test_answers_over_grpc() -> None:
 )
 def test_an_answer_that_is_none(body: bytes) -> None:
     with pytest.raises(BadData, match="cannot be read"):
-        bodies.answer_over_http(body, -1)
+        bodies.read_answer("http", body, -1)
 
 
 def test_samples_are_stacked_in_turn() -> None:
     rows: list[Any] = [{"x": np.full((1, 2), k, np.float32)} for k in range(3)]
-    found = bodies.stacked(rows, 2)
+    found = bodies.stack_samples(rows, 2)
     assert [one["x"][:, 0].tolist() for one in found] == [[0, 1], [2, 0]]
-    assert bodies.stacked(rows, 0) == rows
+    assert bodies.stack_samples(rows, 0) == rows
     with pytest.raises(BadData, match="cannot be joined"):
-        bodies.stacked([{"x": np.zeros((1, 2))}, {"x": np.zeros((1, 3))}], 2)
+        bodies.stack_samples([{"x": np.zeros((1, 2))}, {"x": np.zeros((1, 3))}], 2)
 
 
 def test_inputs_as_a_server_tells_them() -> None:
@@ -101,7 +102,7 @@ def test_inputs_as_a_server_tells_them() -> None:
         {"name": "x", "datatype": "FP16", "shape": [-1, 4]},
         {"name": "t", "datatype": "BYTES", "shape": [1]},
     ]
-    found = bodies.inputs({"inputs": told})
+    found = bodies.input_specs({"inputs": told})
     assert [(one.name, one.dtype, one.shape) for one in found] == [
         ("x", "float16", (None, 4)),
         ("t", "str", (1,)),
@@ -118,7 +119,7 @@ def test_inputs_as_a_server_tells_them() -> None:
     ],
 )
 def test_addresses(text: str, spelled: str, tls: bool) -> None:
-    found = url.read(text)
+    found = ServerUrl.parse(text)
     assert (str(found), found.tls) == (spelled, tls)
 
 
@@ -127,4 +128,4 @@ def test_addresses(text: str, spelled: str, tls: bool) -> None:
 )
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(BadSettings, match="no address"):
-        url.read(text)
+        ServerUrl.parse(text)

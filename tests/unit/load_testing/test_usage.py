@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ortune.load_testing.usage import between, of_process
+from ortune.load_testing.server import grown, process_usage, read_statistics
 
 
 def statistics(count: int, queue_ms: float, compute_ms: float, runs: int) -> dict[str, Any]:
@@ -28,37 +28,47 @@ def statistics(count: int, queue_ms: float, compute_ms: float, runs: int) -> dic
     }
 
 
-def test_means_of_what_came_between() -> None:
-    found = between(statistics(100, 1.0, 5.0, 100), statistics(300, 3.0, 5.0, 200))
-    assert found is not None
-    assert (found.answered, found.failed) == (200, 0)
-    assert found.queue_ns == (300 * 3e6 - 100 * 1e6) / 200
-    assert found.compute_ns == 6e6
-    assert found.batch == 8
+def told(model: dict[str, Any]) -> dict[str, Any]:
+    return {"model_stats": [model]}
 
 
-def test_nothing_between_has_no_mean() -> None:
-    same = statistics(100, 1.0, 5.0, 100)
-    found = between(same, same)
-    assert found is not None
-    assert (found.answered, found.queue_ns, found.compute_ns, found.batch) == (0, None, None, None)
-    assert between(None, same) is None
+def test_what_came_between() -> None:
+    before = read_statistics(told(statistics(100, 1.0, 5.0, 100)))
+    after = read_statistics(told(statistics(300, 3.0, 5.0, 200)))
+    assert grown(before, after) == {
+        "answered": 200,
+        "rows": 800,
+        "runs": 100,
+        "queue": 200,
+        "queue_ns": 300 * 3e6 - 100 * 1e6,
+        "compute": 200,
+        "compute_ns": 200 * 6e6,
+    }
+    assert grown(None, after) is None and grown(before, None) is None
 
 
 def test_a_server_without_a_history() -> None:
-    found = between({}, statistics(10, 1.0, 2.0, 10))
-    assert found is not None
-    assert found.answered == 10
+    after = read_statistics(told(statistics(10, 1.0, 2.0, 10)))
+    growth = grown(read_statistics(told({})), after)
+    assert growth is not None and growth["answered"] == 10
 
 
-@pytest.mark.parametrize("odd", [{"inference_stats": []}, {"inference_count": "many"}])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"model_stats": []},
+        told({"inference_stats": []}),
+        told({"inference_count": "many"}),
+    ],
+)
 def test_statistics_that_are_none(odd: dict[str, Any]) -> None:
-    assert between(odd, odd) is None
+    assert read_statistics(odd) is None
 
 
 def test_a_process_and_one_that_is_gone() -> None:
-    here = of_process(os.getpid())
+    here = process_usage(os.getpid())
     assert here is not None
-    assert here.cpu_s > 0
-    assert here.rss > 2**20
-    assert of_process(2**22 + 1) is None
+    assert here[0] > 0
+    assert here[1] > 2**20
+    assert process_usage(2**22 + 1) is None

@@ -16,15 +16,12 @@ from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Event, Progress
 from ortune.engine.instances import Serving
 from ortune.engine.load import load
-from ortune.load_testing import slo
-from ortune.load_testing.goal import search as goal_search
-from ortune.load_testing.goal.result import GoalResult
-from ortune.load_testing.goal.search import Search
-from ortune.load_testing.goal.servers import Scores
-from ortune.load_testing.goal.space import ServingSpace
-from ortune.load_testing.level import Level
-from ortune.load_testing.load import Load
+from ortune.load_testing import goal
+from ortune.load_testing.descent import ServingSpace
+from ortune.load_testing.goal import GoalResult, Measure, Scores, Search
+from ortune.load_testing.levels import Level, Load, Run
 from ortune.load_testing.loadtest import loadtest
+from ortune.load_testing.requests import LatencyLimit
 
 SPACE = ServingSpace(cpus=2, threads=2, joins=True, limit_us=20_000)
 Capacity = Callable[[Serving], float]
@@ -46,41 +43,31 @@ class Machine:
         self.sides: list[tuple[str, Serving]] = []
 
     @contextmanager
-    def started(self, how: Serving, side: str) -> Iterator[Scripted]:
+    def start(self, how: Serving, side: str) -> Iterator[Measure]:
         self.sides.append((side, how))
         self.now += 3
         self.live += 1
         assert self.live <= 2, "a machine has room for two"
         try:
-            yield Scripted(self, self.capacity(how))
+            if not (capacity := self.capacity(how)):
+                raise OrtuneError("the server did not get ready", fix="look")
+            yield lambda load: self.measure(capacity, load)
         finally:
             self.live -= 1
 
-    def found(self, seconds: float, **more: object) -> object:
-        limit = slo.read("p99<=20ms")
-        return Search(
-            self,
-            SPACE,
-            Scores(limit, **more),
-            seconds,
-            clock=lambda: self.now,  # type: ignore[arg-type]
-        ).run()
-
-
-class Scripted:
-    def __init__(self, machine: Machine, capacity: float) -> None:
-        self.machine, self.capacity = machine, capacity
-        if not capacity:
-            raise OrtuneError("the server did not get ready", fix="look")
-
-    def measure(self, load: Load, *, warm_up_s: float = 0.5) -> Level:
-        rate = load.rate or self.capacity
+    def measure(self, capacity: float, load: Load) -> Level:
+        rate = load.rate or capacity
         count = load.requests or round(load.seconds * rate)
-        self.machine.now += count / rate + warm_up_s
-        busy = min(load.rate / self.capacity, 0.999)
-        mean = 1e9 / self.capacity / (1 - busy) * self.machine.rng.lognormal(0, self.machine.noise)
-        latency = self.machine.rng.exponential(mean / 4, count).astype(int)
-        return Level(load, tuple(latency.tolist()), (), {}, {}, count / rate, 0.1, 0.1)
+        self.now += count / rate + 0.5
+        busy = min(load.rate / capacity, 0.999)
+        mean = 1e9 / capacity / (1 - busy) * self.rng.lognormal(0, self.noise)
+        latency = self.rng.exponential(mean / 4, count).astype(int)
+        run = Run(load, tuple(latency.tolist()), (), {}, {}, count / rate, 0.1, 0.1)
+        return Level(load, (run,))
+
+    def found(self, seconds: float, **more: float) -> GoalResult:
+        scores = Scores(LatencyLimit.parse("p99<=20ms"), **more)  # type: ignore[arg-type]
+        return Search(self.start, SPACE, scores, seconds, clock=lambda: self.now).run()
 
 
 def better_with_two(one: Serving) -> float:
@@ -161,7 +148,7 @@ class TestVerb:
     @pytest.fixture(autouse=True)
     def machine(self, monkeypatch: pytest.MonkeyPatch) -> Machine:
         made = Machine(lambda one: 500.0 if one.max_batch == 4 else 400.0)
-        monkeypatch.setattr(goal_search, "Servers", lambda *_: made)
+        monkeypatch.setattr(goal, "start_server", lambda how, side, **_: made.start(how, side))
         return made
 
     def test_the_choice_is_written_into_a_copy(self, bundle: Path, tmp_path: Path) -> None:

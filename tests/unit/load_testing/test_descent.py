@@ -10,8 +10,15 @@ import numpy as np
 import pytest
 
 from ortune.engine.instances import Serving
-from ortune.load_testing.goal.descent import Tried, confirmed, descend
-from ortune.load_testing.goal.space import ServingSpace
+from ortune.load_testing.descent import (
+    STEP,
+    Candidate,
+    ServingSpace,
+    confirm,
+    descend,
+    find_sustained_rate,
+    requests_needed,
+)
 
 SPACE = ServingSpace(cpus=4, threads=4, joins=True, limit_us=20_000)
 Score = Callable[[Serving], float]
@@ -19,17 +26,15 @@ Score = Callable[[Serving], float]
 
 def walked(
     score: Score, space: ServingSpace = SPACE, pairs: int = 1000
-) -> tuple[list[Tried], list[Serving]]:
+) -> tuple[list[Candidate], list[Serving]]:
     """Return what was tried, the best first, and every pair that was asked for."""
     asked: list[Serving] = []
-    steps = descend(space, Serving())
-    try:
-        one = next(steps)
-        while True:
-            asked.append(one)
-            one = steps.send(score(one) / score(Serving()) if len(asked) <= pairs else None)
-    except StopIteration as done:
-        return done.value, asked
+
+    def pair(one: Serving) -> float | None:
+        asked.append(one)
+        return score(one) / score(Serving()) if len(asked) <= pairs else None
+
+    return descend(space, Serving(), pair), asked
 
 
 class TestSpace:
@@ -59,7 +64,7 @@ class TestSpace:
         space = ServingSpace(cpus=2, threads=2, joins=False, limit_us=20_000)
         for name in ("max_batch", "max_delay_us"):
             assert not list(space.neighbours(Serving(), name, 1))
-        assert space.spelled(Serving()) == "1 instance, 2 threads, max_batch 8, delay 0 us"
+        assert space.spell(Serving()) == "1 instance, 2 threads, max_batch 8, delay 0 us"
 
 
 class TestDescent:
@@ -109,15 +114,79 @@ class TestConfirmed:
     def test_the_interval_holds_as_often_as_it_says(self) -> None:
         rng, held = np.random.default_rng(1), 0
         for _ in range(2000):
-            interval = confirmed(np.exp(rng.normal(0.1, 0.05, 6)).tolist())
+            interval = confirm(np.exp(rng.normal(0.1, 0.05, 6)).tolist())
             assert interval is not None
             held += interval.low <= math.exp(0.1) <= interval.high
         assert 0.935 < held / 2000 < 0.965
 
     def test_pairs_that_agree_by_chance_prove_little(self) -> None:
-        interval = confirmed([1.005] * 3)
+        interval = confirm([1.005] * 3)
         assert interval is not None and interval.low < 1 < interval.high
 
     @pytest.mark.parametrize("ratios", [[], [1.1], [1.1, 0.0]])
     def test_too_few_say_nothing(self, ratios: list[float]) -> None:
-        assert confirmed(ratios) is None
+        assert confirm(ratios) is None
+
+
+Curve = Callable[[float], float]
+
+
+def queue(capacity: float, service: float = 1.0) -> Curve:
+    """Return a percentile by rate that grows without bound towards a capacity."""
+
+    def at(rate: float) -> float:
+        return math.inf if rate >= capacity else service * (1 + rate / (capacity - rate))
+
+    return at
+
+
+def found(
+    curve: Curve, limit: float, start: float, least: float = 0.1, most: float = 1e5
+) -> tuple[float, list[float]]:
+    """Return the rate and every rate that was asked about."""
+    asked: list[float] = []
+
+    def percentile(rate: float) -> float:
+        asked.append(rate)
+        return curve(rate)
+
+    return find_sustained_rate(percentile, limit, start, least, most), asked
+
+
+@pytest.mark.parametrize("start", [1.0, 50.0, 74.0, 76.0, 99.0, 400.0])
+def test_it_is_found_from_anywhere(start: float) -> None:
+    rate, asked = found(queue(100.0), 4.0, start)  # 1 + r / (100 - r) = 4 at r = 75
+    assert rate == pytest.approx(75, rel=0.02)
+    assert len(asked) <= 14 and min(asked) >= 0.1
+
+
+def test_near_the_last_answer_little_is_asked() -> None:
+    for start in (72.0, 75.0, 78.0):
+        assert len(found(queue(100.0), 4.0, start)[1]) <= 3
+
+
+def test_what_keeps_it_at_no_rate_or_at_every_rate() -> None:
+    assert found(lambda rate: 9.0, 4.0, 50.0, least=2.0)[0] == 2.0
+    assert found(lambda rate: 1.0, 4.0, 50.0, most=300.0)[0] == 300.0
+    assert found(lambda rate: 1.0, 4.0, 500.0, most=300.0)[1] == [300.0]
+
+
+def test_a_wall_is_not_stepped_over() -> None:
+    """Without an answer at all beyond it there is nothing to draw a line to."""
+    rate, _ = found(lambda rate: 1.0 if rate < 60 else math.inf, 4.0, 50.0)
+    assert 60 / STEP / 1.01 < rate < 60
+
+
+def test_noise_ends_it_all_the_same() -> None:
+    rng, curve = np.random.default_rng(0), queue(100.0)
+    rates = []
+    for _ in range(200):
+        rate, asked = found(lambda rate: curve(rate) * rng.lognormal(0, 0.3), 4.0, 70.0)
+        assert len(asked) < 30
+        rates.append(rate)
+    assert np.median(rates) == pytest.approx(75, rel=0.06)
+
+
+def test_how_many_requests_tell_a_percentile() -> None:
+    assert requests_needed(99, 10) == 1150 and requests_needed(99, 4) == 460
+    assert requests_needed(50, 10) == 100 and requests_needed(99.9, 10) == 11_500

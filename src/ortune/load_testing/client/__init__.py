@@ -1,1 +1,0 @@
-"""The process that sends requests: one event loop, bodies made before, nothing decoded."""

@@ -1,1 +1,0 @@
-"""Choose by measuring how a bundle is served: sessions, batches, delay, threads."""
