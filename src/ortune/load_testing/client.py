@@ -1,6 +1,6 @@
 """The process that sends requests: one event loop, bodies made before, nothing decoded.
 
-``python -m ortune.load_testing.client`` reads a `Setup` from its stdin, then an `Order` for every
+``python -m ortune.load_testing.client`` reads a `Setup` from its stdin, then an `Stretch` for every
 stretch of requests, and writes a `Report` of each to its stdout. A closed loop runs on uvloop
 where that is installed, for less CPU. An open loop runs on ``select``, which waits to the
 microsecond: the others round a wait up to a millisecond, which would count as latency.
@@ -78,7 +78,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Order:
+class Stretch:
     """Requests of one client process, without a pause.
 
     Attributes:
@@ -152,7 +152,7 @@ class Sender(Protocol):
         ...
 
 
-async def run_closed_loop(sender: Sender, clock: Callable[[], int], order: Order) -> None:
+async def run_closed_loop(sender: Sender, clock: Callable[[], int], order: Stretch) -> None:
     """Let callers send one request after another from a moment on, each when it has its answer."""
     until = math.inf if order.requests else order.start_ns + order.seconds * 1e9
     tickets = itertools.count()
@@ -174,7 +174,7 @@ async def run_closed_loop(sender: Sender, clock: Callable[[], int], order: Order
 async def run_open_loop(
     sender: Sender,
     clock: Callable[[], int],
-    order: Order,
+    order: Stretch,
     *,
     connections: int,
     patience_s: float,
@@ -399,7 +399,7 @@ async def _serve_orders(setup: Setup) -> None:
             _write(sender.report)
             sender.report = Report()
             gc.collect()
-            order: Order = await loop.run_in_executor(None, pickle.load, sys.stdin.buffer)
+            order: Stretch = await loop.run_in_executor(None, pickle.load, sys.stdin.buffer)
             callers = order.callers or min(setup.connections, _OPENED)
             await sender.prepare(max(setup.spread, callers))
             began, cpu_s = clock(), time.process_time()

@@ -24,7 +24,7 @@ from ortune.core.workload import spread
 from ortune.data import given
 from ortune.data.stream import Stream
 from ortune.load_testing import bodies, perf_analyzer
-from ortune.load_testing.client import Order, Report, Setup
+from ortune.load_testing.client import Report, Setup, Stretch
 from ortune.load_testing.levels import Level, Load, Run
 from ortune.load_testing.requests import LoadTest, ServerUrl
 from ortune.load_testing.server import Admin, grown, process_usage
@@ -180,11 +180,11 @@ class Clients:
             # Dealt out, so that together they keep one schedule exactly.
             schedule, parts = load.schedule(), len(processes)
             orders = [
-                Order(start, schedule=array("q", schedule[part::parts])) for part in range(parts)
+                Stretch(start, schedule=array("q", schedule[part::parts])) for part in range(parts)
             ]
         else:
             orders = [
-                Order(start, share.concurrency, share.requests, share.seconds)
+                Stretch(start, share.concurrency, share.requests, share.seconds)
                 for share in load.share(len(processes))
             ]
         working = list(zip(processes, orders, strict=False))
@@ -236,7 +236,7 @@ class _Process:
         assert self._process.stdin and self._process.stdout  # both are asked for
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
-    def write(self, message: Setup | Order) -> None:
+    def write(self, message: Setup | Stretch) -> None:
         try:
             pickle.dump(message, self._stdin)
             self._stdin.flush()

@@ -97,7 +97,7 @@ class ServingSpace:
 
 
 @dataclass
-class Candidate:
+class TriedSettings:
     """Settings and what pairs with the defaults said of them.
 
     Attributes:
@@ -117,7 +117,7 @@ class Candidate:
 
 def descend(
     space: ServingSpace, start: Serving, score: Callable[[Serving], float | None]
-) -> list[Candidate]:
+) -> list[TriedSettings]:
     """Walk from the defaults along one coordinate after the other, as long as it gets better.
 
     Args:
@@ -128,7 +128,7 @@ def descend(
         What was tried: where the walk ended first, then the rest by what its pairs said, since a
         lone pair's luck is no rank. Empty where there is nothing to try.
     """
-    tried = {start: Candidate(start, [1.0])}
+    tried = {start: TriedSettings(start, [1.0])}
     best, time_is_over = start, False
 
     def beyond(name: str, direction: int) -> Iterator[Serving]:
@@ -153,7 +153,7 @@ def descend(
     def walk_round() -> None:
         nonlocal best, time_is_over
         for _, settings in walk(present_best, around):
-            candidate = tried[settings] = Candidate(settings)
+            candidate = tried[settings] = TriedSettings(settings)
             to_beat = tried[best].ratio * MARGIN
             for _pair in range(2):
                 if (ratio := score(settings)) is None:

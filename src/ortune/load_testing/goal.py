@@ -36,8 +36,8 @@ from ortune.engine.signing import signature_of
 from ortune.load_testing.clients import clients
 from ortune.load_testing.descent import (
     MARGIN,
-    Candidate,
     ServingSpace,
+    TriedSettings,
     confirm,
     descend,
     find_sustained_rate,
@@ -379,7 +379,7 @@ class Search:
     def _report(self, work: str) -> None:
         self._sink(Progress(work, self._seconds - self._left, self._seconds))
 
-    def _verdict(self, tried: Sequence[Candidate], ratio: Interval | None, pairs: int) -> str:
+    def _verdict(self, tried: Sequence[TriedSettings], ratio: Interval | None, pairs: int) -> str:
         if not tried:
             return "the defaults stay: nothing else could be measured in the time given"
         best = self._space.spell(tried[0].settings)

@@ -1,4 +1,4 @@
-"""Triton's perf_analyzer as the client, where it is installed: its requests become our report."""
+"""Triton's perf_analyzer as the client, where it is installed."""
 
 from __future__ import annotations
 

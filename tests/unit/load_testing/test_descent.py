@@ -12,8 +12,8 @@ import pytest
 from ortune.engine.instances import Serving
 from ortune.load_testing.descent import (
     STEP,
-    Candidate,
     ServingSpace,
+    TriedSettings,
     confirm,
     descend,
     find_sustained_rate,
@@ -26,7 +26,7 @@ Score = Callable[[Serving], float]
 
 def walked(
     score: Score, space: ServingSpace = SPACE, pairs: int = 1000
-) -> tuple[list[Candidate], list[Serving]]:
+) -> tuple[list[TriedSettings], list[Serving]]:
     """Return what was tried, the best first, and every pair that was asked for."""
     asked: list[Serving] = []
 

@@ -14,8 +14,8 @@ from ortune.load_testing.client import (
     LOST,
     NOT_SENT,
     REFUSED,
-    Order,
     Report,
+    Stretch,
     run_closed_loop,
     run_open_loop,
 )
@@ -61,7 +61,7 @@ class Scripted:
         return self._word
 
 
-def entries(sender: Scripted, order: Order, **how: Any) -> list[tuple[float, float, float, str]]:
+def entries(sender: Scripted, order: Stretch, **how: Any) -> list[tuple[float, float, float, str]]:
     """Return intended start, start, end in ms and error of each request, in order of the first."""
     loop = ScriptedLoop()
     drive = run_open_loop if order.schedule else run_closed_loop
@@ -73,20 +73,20 @@ def entries(sender: Scripted, order: Order, **how: Any) -> list[tuple[float, flo
     return sorted(made)  # type: ignore[arg-type]
 
 
-def arrivals(*due_ms: int) -> Order:
-    return Order(0, schedule=array("q", (moment * MS for moment in due_ms)))
+def arrivals(*due_ms: int) -> Stretch:
+    return Stretch(0, schedule=array("q", (moment * MS for moment in due_ms)))
 
 
 def test_callers_wait_for_their_answers() -> None:
     sender = Scripted([10])
-    assert entries(sender, Order(5 * MS, callers=2, requests=6)) == [
+    assert entries(sender, Stretch(5 * MS, callers=2, requests=6)) == [
         (start, start, start + 10, "") for start in (5.0, 5.0, 15.0, 15.0, 25.0, 25.0)
     ]
     assert sorted(sender.tickets) == [0, 1, 2, 3, 4, 5]
 
 
 def test_callers_stop_when_the_time_is_over_and_wait_for_what_is_under_way() -> None:
-    found = entries(Scripted([40]), Order(0, callers=1, seconds=0.1))
+    found = entries(Scripted([40]), Stretch(0, callers=1, seconds=0.1))
     assert [one[:3] for one in found] == [(0, 0, 40), (40, 40, 80), (80, 80, 120)]
 
 
@@ -98,7 +98,7 @@ def test_arrivals_count_from_their_intended_start() -> None:
     latency = [done - intended for intended, _, done, _ in found]
     assert latency == pytest.approx([1, 1, 100, 91, 82, 73, 64, 55, 46, 37], abs=0.01)
     assert all(sent == intended for intended, sent, _, _ in found)
-    alone = entries(Scripted(slow), Order(0, callers=1, requests=10))
+    alone = entries(Scripted(slow), Stretch(0, callers=1, requests=10))
     assert [done - intended for intended, _, done, _ in alone] == pytest.approx(
         [1, 1, 100, *[1] * 7], abs=0.01
     )
@@ -118,7 +118,7 @@ def test_what_is_given_up_is_counted_and_not_sent() -> None:
 
 @pytest.mark.parametrize("word", [REFUSED, LOST])
 def test_callers_without_a_server_do_not_count_errors_by_the_thousand(word: str) -> None:
-    found = entries(Scripted([0], word=word), Order(0, callers=1, seconds=1.0))
+    found = entries(Scripted([0], word=word), Stretch(0, callers=1, seconds=1.0))
     assert len(found) == 100
     assert {one[3] for one in found} == {word}
 
