@@ -1,7 +1,7 @@
 """The process that sends requests: one event loop, bodies made before, nothing decoded.
 
-``python -m ortune.load_testing.client`` reads a `Setup` from its stdin, then an `Stretch` for every
-stretch of requests, and writes a `Report` of each to its stdout. A closed loop runs on uvloop
+``python -m ortune.load_testing.client`` reads a `Setup` from its stdin, then a `Stretch` of
+requests after the other, and writes a `Report` of each to its stdout. A closed loop runs on uvloop
 where that is installed, for less CPU. An open loop runs on ``select``, which waits to the
 microsecond: the others round a wait up to a millisecond, which would count as latency.
 """
@@ -99,7 +99,7 @@ class Stretch:
 
 @dataclass
 class Report:
-    """What became of an order.
+    """What became of a stretch.
 
     Attributes:
         entries: Intended start, start and end in nanoseconds, and the place of its error; four
