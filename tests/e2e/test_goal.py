@@ -21,7 +21,7 @@ pytest.importorskip("grpc")
 def test_a_choice_is_made_confirmed_and_written(tmp_path: Path, protocol: str) -> None:
     bundle = pack(studies.study(tmp_path), tmp_path / "toy.ortune")
     out, told = tmp_path / "tuned.ortune", tmp_path / "told.json"
-    words = ["loadtest", str(bundle), "--goal", "p90<=50ms", "--rate", "100", "--time", "90s"]
+    words = ["loadtest", str(bundle), "--goal", "p90<=50ms", "--rate", "100", "--time", "150s"]
     words += ["--protocol", protocol, "-o", str(out), "--json", str(told)]
     assert main(words) == 0
     found = json.loads(told.read_text())

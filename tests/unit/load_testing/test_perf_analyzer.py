@@ -15,7 +15,7 @@ from ortune.core.errors import BadSettings, OrtuneError
 PROGRAM = """#!{python}
 import json, pathlib, sys
 pathlib.Path({asked!r}).write_text(json.dumps([sys.argv[1:], json.load(open("data.json"))]))
-requests = [{{"timestamp": 10**18 + k * 10**6, "response_timestamps": [10**18 + k * 10**6 + 2000000]}}
+requests = [{{"timestamp": 10**18 + k * 10**6, "response_timestamps": [10**18 + (k + 2) * 10**6]}}
             for k in range(20)]
 json.dump({{"experiments": [{{"requests": requests}}]}}, open("profile.json", "w"))
 sys.exit({code})
