@@ -24,7 +24,6 @@ Verbs, each a command of the same name too; ``help(ortune.optimize)`` lists its 
     optimize     Find the fastest version of MODEL that keeps the answers, and prove it.
     pack         Pack the winner: model, original, settings, recipe, evidence, golden samples.
     profile      Say where the time of a run of MODEL goes: by operator, by node and by region.
-    reader       Write the reader: a Python file that opens bundles where ortune is not installed.
     recheck      Run a bundle's golden samples and its benchmark again: is it as it was packed?
     report       Write the report as one offline file: HTML, or Markdown if the name ends in .md.
     sensitivity  Measure what each region of MODEL costs in accuracy and saves in time, one by one.
@@ -74,7 +73,6 @@ if TYPE_CHECKING:
     from ortune.data.feeds import Feeds as Feeds
     from ortune.engine.engine import Engine as Engine
     from ortune.engine.load import load as load
-    from ortune.engine.reader.generate import reader as reader
     from ortune.engine.signing import verify_signature as verify_signature
     from ortune.experiment.ledger import read_study as read_study
     from ortune.exporters.export import export as export
@@ -125,7 +123,6 @@ _HOME = {
     "pack": "bundle.pack",
     "profile": "reporting.python.profile",
     "read_study": "experiment.ledger",
-    "reader": "engine.reader.generate",
     "recheck": "reporting.python.recheck",
     "report": "reporting.write",
     "rule": "rewrites.user_rule",

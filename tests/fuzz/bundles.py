@@ -19,7 +19,6 @@ from tests.fuzz import archives, mutate, wire
 from tests.fuzz.answers import answer
 from tests.fuzz.models import FIXTURES
 from tests.fuzz.target import Broken, Case, Target
-from tests.unit.bundle import standalone
 
 _THREADS = 64
 """A bundle of small models may start some; it may not start what its settings say."""
@@ -137,9 +136,6 @@ def read(case: Case, folder: Path) -> None:
     before = set(folder.iterdir())
     with contextlib.suppress(OrtuneError):
         read_bundle(path)
-    alone = standalone.reader()
-    with contextlib.suppress(alone.OrtuneError):
-        alone.load(path).close()
     with load(path) as engine:
         for name in engine.models:
             engine[name].placement()

@@ -6,9 +6,7 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ import pytest
 import ortune as ot
 from ortune.cli import main as cli
 from ortune.measurement.machine.machine import machine, versions
-from tests.unit.bundle import standalone
 
 HOME = Path(__file__).parents[1] / "fixtures" / "before_rooms"
 MARK = "@ROOT@"
@@ -102,13 +99,7 @@ def test_a_bundle_answers_as_it_did(root: Path, bundle: str) -> None:
     answers_as_packed(root / "bundles" / bundle, root / "bundles" / bundle)
 
 
-@pytest.mark.parametrize("bundle", BUNDLES)
-def test_the_reader_in_one_file_answers_so_too(root: Path, bundle: str) -> None:
-    path = root / "bundles" / bundle
-    answers_as_packed(path, path, standalone.reader().load)
-
-
-def answers_as_packed(path: Path, stored: Path, opened: Callable[[Path], Any] = ot.load) -> None:
+def answers_as_packed(path: Path, stored: Path) -> None:
     """Open a bundle and compare with the answers that were stored beside it.
 
     After a warning that belongs to another machine, answers may differ: only their form counts,
@@ -116,7 +107,7 @@ def answers_as_packed(path: Path, stored: Path, opened: Callable[[Path], Any] = 
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        engine = opened(path)
+        engine = ot.load(path)
     said = [str(one.message) for one in caught if issubclass(one.category, RuntimeWarning)]
     assert all(DOCUMENTED.search(text) for text in said), said
     assert bool(engine.fallback) == any(FALLBACK in text for text in said)

@@ -1,4 +1,4 @@
-"""What a bundle may carry beside its plans: how pictures are taken, and its own reader."""
+"""What a bundle may carry beside its plans: how pictures are taken."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 from ortune.core import preprocess
 from ortune.core.errors import BadData
 from ortune.core.study import Study
-from ortune.engine.manifest import PREPROCESS, READER, Signature
-from ortune.engine.reader.generate import source
+from ortune.engine.manifest import PREPROCESS, Signature
 from ortune.engine.samples import pictures
 
 
@@ -17,24 +16,20 @@ def extras(
     study: Study,
     signatures: Mapping[str, Signature],
     given: str | Path | None = None,
-    *,
-    reader: bool = False,
 ) -> dict[str, bytes]:
     """Return member -> content.
 
     Args:
         signatures: Model name -> what it takes.
         given: A ``preprocess.toml``; the one that lay beside the run's images without it.
-        reader: Whether the reader goes along.
 
     Raises:
         BadData: The file cannot be read.
         BadModel: It fits no model, or is out of the bounds that a bundle has.
     """
-    found = {READER: source().encode()} if reader else {}
     path = Path(study.root) / preprocess.SETTINGS if given is None else Path(given)
     if given is None and not path.is_file():
-        return found
+        return {}
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -42,4 +37,4 @@ def extras(
             f"cannot read {path}: {error.strerror or error}", fix="give a preprocess.toml"
         ) from error
     pictures.read(content, str(path), signatures)
-    return {**found, PREPROCESS: content}
+    return {PREPROCESS: content}

@@ -46,7 +46,6 @@ def pack(
     licence: str = "",
     sign: str | Path | None = None,
     preprocess: str | Path | None = None,
-    reader: bool = False,
     compiled: bool = False,
     force: bool = False,
     custom_ops: bool = False,
@@ -71,7 +70,6 @@ def pack(
         sign: Private key, a PEM file: a signature is written beside, ``NAME.ortune.sig``.
         preprocess: ``preprocess.toml``, by which the engine takes pictures; without it the one
             that lay beside the run's images.
-        reader: Put in what opens the bundle where ortune is not installed.
         compiled: Put in, too, what the plans' providers compile of the models for this device.
         force: Replace an existing file. Inputs of the run are never replaced.
         custom_ops: Run the code that the run names, where golden samples of a trial are not there
@@ -85,7 +83,7 @@ def pack(
             written.
     """
     if target is not None:
-        demand_plain(with_, per_backend, sign, preprocess, reader, compiled)
+        demand_plain(with_, per_backend, sign, preprocess, compiled)
         with closing(candidates(study, trial, unconfirmed, licence, custom_ops)) as bundles:
             return package(bundles, path, target, force=force, custom_ops=custom_ops).path
     if not isinstance(study, Study):
@@ -93,7 +91,7 @@ def pack(
     trials = chosen(study, trial, with_, per_backend=per_backend, unconfirmed=unconfirmed)
     _demand_portable(*(one.plan.backend for one in trials))
     with precompiled(study, trials, asked=compiled) as ready:
-        how = (licence, sign, preprocess, reader, force, custom_ops)
+        how = (licence, sign, preprocess, force, custom_ops)
         return _packed(study, trials, Path(path), ready, *how)
 
 
@@ -105,7 +103,6 @@ def _packed(
     licence: str,
     sign: str | Path | None,
     preprocess: str | Path | None,
-    reader: bool,
     force: bool,
     custom_ops: bool,
 ) -> Path:
@@ -116,7 +113,7 @@ def _packed(
         free(signature_of(path), force, Path(sign or ""))
     parts = content(study, trials, licence=licence, custom_ops=custom_ops)
     pictures = None if preprocess is None else Path(preprocess)
-    more = extras(study, parts.manifest.signatures, pictures, reader=reader)
+    more = extras(study, parts.manifest.signatures, pictures)
     with replacing(path, force=force, sources=parts.files.values()) as draft:
         parts = replace(parts, files={**parts.files, **ready.files})
         texts = {**_texts(parts, trials), EVIDENCE: _evidence(study, trials)}
@@ -173,7 +170,6 @@ def demand_plain(
     per_backend: bool,
     sign: str | Path | None,
     preprocess: str | Path | None,
-    reader: bool,
     compiled: bool = False,
 ) -> None:
     """Refuse what is about a bundle where a package is written.
@@ -186,7 +182,6 @@ def demand_plain(
         "--per-backend": per_backend,
         "--sign": sign,
         "--preprocess": preprocess,
-        "--reader": reader,
         "--compiled": compiled,
     }
     if names := [name for name, one in given.items() if one]:

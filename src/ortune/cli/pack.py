@@ -44,7 +44,6 @@ class _Asked(Request):
         sign: Sign it with this private key: NAME.ortune.sig beside it.
         preprocess: A preprocess.toml, by which the engine takes pictures; without it the one that
             lay beside the run's images.
-        reader: Put a reader in, which opens the bundle where ortune is not installed.
         compiled: Put in what the plans' providers compile for this device, which opens at once.
         force: Overwrite an existing output.
         allow_custom_ops: Run the custom operators that the run names, where they are needed.
@@ -60,7 +59,6 @@ class _Asked(Request):
     licence: Annotated[str, Option("SPDX")] = ""
     sign: Annotated[str | Path | None, Option("KEY.pem")] = None
     preprocess: Annotated[str | Path | None, Option("FILE")] = None
-    reader: bool = False
     compiled: bool = False
     force: bool = False
     allow_custom_ops: bool = False
@@ -87,7 +85,6 @@ def command(asked: _Asked) -> int:
         licence=asked.licence,
         sign=asked.sign,
         preprocess=asked.preprocess,
-        reader=asked.reader,
         compiled=asked.compiled,
         force=asked.force,
         custom_ops=asked.allow_custom_ops,
@@ -151,7 +148,6 @@ def _package(asked: _Asked, target: str) -> int:
         asked.per_backend,
         asked.sign,
         asked.preprocess,
-        asked.reader,
         asked.compiled,
     )
     code = asked.allow_custom_ops

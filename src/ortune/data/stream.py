@@ -184,7 +184,7 @@ def named(text: str) -> np.dtype[Any]:
         return np.dtype(text)
     except TypeError:
         kind: Any = None
-        with contextlib.suppress(ImportError):  # the reader in one file does without
+        with contextlib.suppress(ImportError):  # beside numpy and onnxruntime alone it is missing
             import ml_dtypes
 
             kind = vars(ml_dtypes).get(text)

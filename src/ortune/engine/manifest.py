@@ -30,7 +30,7 @@ COMPILED = "compiled.json"
 SERVING = "serving.json"
 """How an engine shares CPUs among sessions, and runs among requests."""
 READER = "reader.py"
-"""A reader that needs no ortune."""
+"""A program that bundles of earlier releases may bring; nothing runs it."""
 LIBRARIES = "custom_ops"
 """Folder of the libraries of custom operators."""
 PLANS = "plans"
@@ -208,18 +208,13 @@ def read_manifest(content: bytes, bundle: str) -> Manifest:
         )
     try:
         stored.demand(raw, "it")
-        manifest = decoded(_as_plans(raw) if number == 1 else raw)
+        manifest = codec.decode(Manifest, _as_plans(raw) if number == 1 else raw)
     except OrtuneError as error:
         raise BadModel(
             f"{bundle}: its manifest is wrong: {error.what}", fix="pack the run again"
         ) from error
     _check(manifest, bundle)
     return manifest
-
-
-def decoded(raw: object) -> Manifest:
-    """Return the manifest of plain data; the reader has a function of its own for that."""
-    return codec.decode(Manifest, raw)
 
 
 def _as_plans(raw: Mapping[str, Any]) -> dict[str, Any]:

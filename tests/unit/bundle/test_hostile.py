@@ -7,8 +7,6 @@ import json
 import re
 import shutil
 import struct
-import subprocess
-import sys
 import tempfile
 import warnings
 import zipfile
@@ -20,7 +18,7 @@ import numpy as np
 import onnx
 import pytest
 from tests.unit import studies
-from tests.unit.bundle import standalone
+from tests.unit.alone import run_alone
 
 from ortune.backends.cpu import Cpu
 from ortune.bundle.pack import pack
@@ -54,12 +52,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
-
-
-@pytest.fixture(params=["engine", "reader"])
-def opens(request: pytest.FixtureRequest) -> Any:
-    """What opens a bundle: the engine, and the reader in one file."""
-    return standalone.ENGINE if request.param == "engine" else standalone.reader()
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +99,8 @@ def settings(**changed: Any) -> Members:
 
 def refused(path: Path, said: str, kind: type[OrtuneError] = BadModel) -> None:
     """Loading, reading and running say it in two lines and leave nothing."""
-    alone = standalone.reader()
-    sides = [(load, kind), (read, kind), (alone.load, getattr(alone, kind.__name__))]
-    for opened, error in sides:
-        with pytest.raises(error, match=said) as caught:
+    for opened in (load, read):
+        with pytest.raises(kind, match=said) as caught:
             opened(path)
         assert len(str(caught.value).splitlines()) == 2, caught.value
     assert not list(Path(tempfile.gettempdir()).iterdir())
@@ -165,8 +155,6 @@ class TestSettings:
         if "bucketed" in said:  # a newer version may know more: the original runs instead
             with pytest.warns(RuntimeWarning, match="is no backend"):
                 load(bundle).close()
-            with pytest.warns(RuntimeWarning, match="'bucketed' is a backend that ortune alone"):
-                standalone.reader().load(bundle).close()
             return
         refused(bundle, said)
 
@@ -226,7 +214,7 @@ class TestManifest:
         )
         refused(bundle, "is no ONNX model")
 
-    def test_arithmetic_that_there_is_not(self, bundle: Path, opens: Any) -> None:
+    def test_arithmetic_that_there_is_not(self, bundle: Path) -> None:
         """What is not known here changes nothing; signs and sizes of its figures neither."""
 
         def odd(manifest: dict[str, Any]) -> None:
@@ -239,7 +227,7 @@ class TestManifest:
         forge(bundle, {}, odd)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            opens.load(bundle).close()
+            load(bundle).close()
 
     def test_golden_samples_of_a_model_that_there_is_not(self, bundle: Path) -> None:
         def more(manifest: dict[str, Any]) -> None:
@@ -392,15 +380,18 @@ class TestZip:
         refused(bundle, "a link or no plain file")
 
     def test_there_must_be_room(
-        self, bundle: Path, monkeypatch: pytest.MonkeyPatch, temporary: Path, opens: Any
+        self,
+        bundle: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        temporary: Path,
     ) -> None:
         from ortune.engine import archive
 
         small = (100, 90, 10)
         usage = type("usage", (), dict(zip(("total", "used", "free"), small, strict=True)))
         monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: usage)
-        with pytest.raises(opens.OrtuneError, match="MB are free") as caught:
-            opens.load(bundle)
+        with pytest.raises(OrtuneError, match="MB are free") as caught:
+            load(bundle)
         assert "TMPDIR" in caught.value.fix
         assert not list(temporary.iterdir())
 
@@ -411,7 +402,10 @@ class TestModel:
         "place", ["/etc/passwd", "../toy.bin", "toy.onnx", "", "a/../../x", "..\\x", "none.bin"]
     )
     def test_weights_lie_beside_it_in_the_bundle(
-        self, bundle: Path, which: str, place: str, opens: Any
+        self,
+        bundle: Path,
+        which: str,
+        place: str,
     ) -> None:
         proto = onnx.ModelProto.FromString(members_of(bundle)[which])
         tensor = proto.graph.initializer[0]
@@ -422,12 +416,12 @@ class TestModel:
         if which.startswith("fallback"):
             changed[SETTINGS] = b'{"is": "backends/quantum"}'
         forge(bundle, changed)
-        with pytest.raises(opens.BadModel, match="keeps weights outside the bundle") as caught:
-            opens.load(bundle)
+        with pytest.raises(BadModel, match="keeps weights outside the bundle") as caught:
+            load(bundle)
         assert len(str(caught.value).splitlines()) == 2
 
     @pytest.mark.parametrize("holder", ["attribute", "subgraph", "function", "sparse"])
-    def test_wherever_the_tensor_is(self, bundle: Path, holder: str, opens: Any) -> None:
+    def test_wherever_the_tensor_is(self, bundle: Path, holder: str) -> None:
         proto = onnx.ModelProto.FromString(members_of(bundle)["models/toy.onnx"])
         far = onnx.TensorProto(name="far", data_type=1, dims=[4], data_location=1)
         far.external_data.add(key="location", value="/etc/passwd")
@@ -442,20 +436,18 @@ class TestModel:
         else:
             proto.graph.sparse_initializer.add().values.CopyFrom(far)
         forge(bundle, {"models/toy.onnx": proto.SerializeToString()})
-        with pytest.raises(
-            opens.BadModel, match="keeps weights outside the bundle, in '/etc/passwd'"
-        ):
-            opens.load(bundle)
+        with pytest.raises(BadModel, match="keeps weights outside the bundle, in '/etc/passwd'"):
+            load(bundle)
 
-    def test_bytes_that_are_no_model(self, bundle: Path, opens: Any) -> None:
+    def test_bytes_that_are_no_model(self, bundle: Path) -> None:
         for content in (b"", b"location" + bytes(range(256)), b"\xff" * 40 + b"location"):
             forge(bundle, {"models/toy.onnx": content, "fallback/toy.onnx": content})
             with (
                 warnings.catch_warnings(),
-                pytest.raises(opens.BadModel, match=r"no ONNX model|does not load") as caught,
+                pytest.raises(BadModel, match=r"no ONNX model|does not load") as caught,
             ):
                 warnings.simplefilter("ignore")
-                opens.load(bundle)
+                load(bundle)
             assert len(str(caught.value).splitlines()) == 2
 
 
@@ -485,7 +477,7 @@ class TestGoldenSamples:
         ],
     )
     @pytest.mark.parametrize("which", ["inputs", "outputs"])
-    def test_a_forged_index(self, bundle: Path, index: Any, which: str, opens: Any) -> None:
+    def test_a_forged_index(self, bundle: Path, index: Any, which: str) -> None:
         if which == "outputs" and "other" in json.dumps(index):
             return
         magic = b"ortune-stream-1\n"
@@ -493,23 +485,14 @@ class TestGoldenSamples:
         body = magic.ljust(64, b"\0") + bytes(64)
         content = body + text + len(text).to_bytes(8, "little") + magic
         forge(bundle, {f"golden/{which}.stream": content})
-        with pytest.raises(opens.BadModel, match="golden sample") as caught:
-            opens.load(bundle)
+        with pytest.raises(BadModel, match="golden sample") as caught:
+            load(bundle)
         assert len(str(caught.value).splitlines()) == 2
 
 
-class TestReader:
-    def test_threads_are_lowered_with_one_warning(self, bundle: Path) -> None:
-        forge(bundle, settings(parallel=True, threads=5000))
-        with pytest.warns(RuntimeWarning, match="5,000 threads") as caught:
-            model = standalone.reader().load(bundle)
-        assert len(caught) == 1
-        with model:
-            assert not model.fallback
-            np.testing.assert_array_equal(model(x=X)["y"], Y)
-
+class TestWhole:
     def test_a_flipped_byte_anywhere(self, bundle: Path) -> None:
-        alone, content = standalone.reader(), bundle.read_bytes()
+        content = bundle.read_bytes()
         for at in range(0, len(content), max(1, len(content) // 60)):
             turned = bytearray(content)
             turned[at] ^= 1 << (at % 8)
@@ -517,36 +500,38 @@ class TestReader:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    alone.load(bundle).close()
-            except alone.OrtuneError as error:
+                    load(bundle).close()
+            except OrtuneError as error:
                 assert len(str(error).splitlines()) == 2, error
 
     def test_all_of_these_take_little_memory(
-        self, corpus: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+        self,
+        study: Study,
+        corpus: Path,
+        tmp_path: Path,
+        record_property: Callable[[str, object], None],
     ) -> None:
-        """Under 64 MB beyond what the imports take, in a process of the reader's own."""
+        """Under 64 MB beyond what opening a good one takes, in a process of its own."""
         found = sorted(corpus.glob("*.ortune"))
         if len(found) < 50:
             pytest.skip("the other tests of this file make the bundles")
-        (tmp_path / "reader.py").write_text(standalone.source())
         code = (
-            "import sys; sys.path.insert(0, sys.argv[1])\n"
-            "import re, warnings, numpy, onnxruntime, reader\n"
+            "import re, warnings, ortune\n"
             "warnings.simplefilter('ignore')\n"
             "def told(name):\n"
             "    text = open('/proc/self/status').read()\n"
             "    return int(re.search(name + r':\\s+(\\d+)', text)[1]) // 1024\n"
+            "ortune.load(sys.argv[1]).close()\n"
             "open('/proc/self/clear_refs', 'w').write('5')\n"  # the peak begins anew
             "base, opened = told('VmRSS'), 0\n"
             "for path in sys.argv[2:]:\n"
-            "    try:\n        reader.load(path).close(); opened += 1\n"
-            "    except reader.OrtuneError as error:\n"
+            "    try:\n        ortune.load(path).close(); opened += 1\n"
+            "    except ortune.OrtuneError as error:\n"
             "        assert len(str(error).splitlines()) == 2, error\n"
-            "assert not any(name.startswith('ortune') for name in sys.modules)\n"
             "print(told('VmHWM') - base, opened)"
         )
-        command = [sys.executable, "-c", code, str(tmp_path), *map(str, found)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        good = pack(study, tmp_path / "good.ortune")
+        done = run_alone(tmp_path, code, good, *found)
         assert done.returncode == 0, done.stderr
         held, opened = map(int, done.stdout.split())
         record_property("held", f"{held} MB over {len(found)} bundles, {opened} of them open")

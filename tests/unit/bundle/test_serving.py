@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.unit import studies
-from tests.unit.bundle import standalone
 from tests.unit.bundle.test_hostile import forge
 
 from ortune.bundle.pack import pack
@@ -58,11 +57,10 @@ def test_it_is_read_as_it_was_written(bundle: Path, tmp_path: Path) -> None:
     assert with_serving(copy, tmp_path / "same.ortune", HOW).read_bytes() == copy.read_bytes()
 
 
-def test_engines_and_readers_open_it(bundle: Path, tmp_path: Path) -> None:
+def test_engines_open_it(bundle: Path, tmp_path: Path) -> None:
     copy = with_serving(bundle, tmp_path / "copy.ortune", HOW)
-    for opened in (standalone.ENGINE, standalone.reader()):
-        with opened.load(copy) as model:
-            np.testing.assert_array_equal(model(x=X)["y"], Y)
+    with load(copy) as model:
+        np.testing.assert_array_equal(model(x=X)["y"], Y)
     with load(copy, max_delay_us=1) as engine:
 
         async def many() -> None:

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 
 from ortune.core.errors import OrtuneError
 
-RETIRED: Mapping[str, str] = {}
+_ALONE = "`pip install --no-deps ortune` beside numpy and onnxruntime opens bundles: ortune.load"
+RETIRED: Mapping[str, str] = {
+    "pack --reader": _ALONE,
+    "reader": _ALONE,
+}
 """Old word -> what to do instead, as the text behind ``fix:``.
 
 A word is a verb, such as ``timeline``, or an option with its verb, such as ``optimize --policy``;

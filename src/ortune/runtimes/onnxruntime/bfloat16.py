@@ -56,7 +56,7 @@ def _array(value: Any) -> NDArray[Any]:
 def _dtype() -> np.dtype[Any]:
     try:
         import ml_dtypes
-    except ImportError:  # the reader in one file does without
+    except ImportError:  # beside numpy and onnxruntime alone it is missing
         raise BackendMissing(
             "an output is bfloat16, which NumPy lacks", fix="pip install ml_dtypes"
         ) from None

@@ -1,1 +1,0 @@
-"""A reader of bundles in one file, for where ortune is not installed."""
