@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from ortune.deployment import replay
+from ortune.targets.common import replay
 from tests.packages import tritons
 from tests.packages.tritons import INSTALLED
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -35,7 +36,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [str(found), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
     wanted = [f"{name}=={version(name)}" for name in ("numpy", "onnxruntime")]
     subprocess.run([*pip, *wanted], check=True)
-    subprocess.run([*pip, "--no-deps", str(ROOT)], check=True)
+    source = tmp_path_factory.mktemp("source")  # as pip builds in place
+    shutil.copytree(ROOT / "src" / "ortune", source / "src" / "ortune")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    subprocess.run([*pip, "--no-deps", str(source)], check=True)
     return found
 
 

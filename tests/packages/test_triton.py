@@ -1,4 +1,4 @@
-"""Triton's own protobuf reads what is written, and the real server loads, batches and answers.
+"""The real server loads what is written, batches and answers.
 
 The server is 2.51, not that of release 26.05, and its onnxruntime backend is a stand-in: what the
 C++ backend makes of an execution accelerator cannot be seen here.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,10 +18,6 @@ import pytest
 from ortune.backends.cpu import Cpu
 from ortune.bundle.pack import pack
 from ortune.bundle.package import package
-from ortune.core.facts import TensorSpec
-from ortune.deployment.triton import config, text
-from ortune.deployment.triton.options import ServerOptions
-from ortune.engine.manifest import Signature
 from ortune.measurement.environments.installed import add
 from ortune.targets.kserve import Kserve
 from ortune.targets.triton import Triton
@@ -32,67 +26,15 @@ from tests.unit import studies
 HERE = ort.__version__
 
 
-@pytest.fixture(scope="session")
-def protobuf(triton: Path) -> ModuleType:
-    """Triton's model_config_pb2, of tritonclient."""
-    path = triton / "tritonclient" / "grpc" / "model_config_pb2.py"
-    spec = spec_from_file_location("model_config_pb2", path)
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def parsed(protobuf: ModuleType, written: str) -> Any:
-    from google.protobuf import text_format
-
-    return text_format.Parse(written, protobuf.ModelConfig())
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ServerOptions("26.05"),
-        ServerOptions("26.05", instances=3, batch=8, preferred=(4, 8), delay_us=500),
-        ServerOptions("26.05", batch=8, queue=64, timeout_us=9000),
-        ServerOptions(
-            "26.05",
-            gpus=(0,),
-            accelerator="tensorrt",
-            accelerator_options=("precision_mode=FP16", "max_workspace_size_bytes=1073741824"),
-        ),
-    ],
-)
-def test_tritons_own_protobuf_reads_it(protobuf: ModuleType, options: ServerOptions) -> None:
-    odd = 'x" }\n\\\x1bé'
-    specs = (TensorSpec(odd, "float32", ("N", 4)), TensorSpec("s", "int64", ("N",)))
-    held = config.common("toy", "onnxruntime", "model.onnx", Signature(specs, specs), options)
-    held["parameters"] = config.pairs({"intra_op_thread_count": "2"})
-    read = parsed(protobuf, text.write(held))
-    assert [one.name for one in read.input] == [odd, "s"]
-    assert read.max_batch_size == options.batch and read.instance_group[0].count >= 1
-    assert read.parameters["intra_op_thread_count"].string_value == "2"
-    assert list(read.dynamic_batching.preferred_batch_size) == list(options.preferred)
-
-
-def test_a_typo_would_be_found(protobuf: ModuleType) -> None:
-    from google.protobuf import text_format
-
-    with pytest.raises(text_format.ParseError):
-        parsed(protobuf, text.write({"max_batchsize": 1}))
-
-
 @pytest.mark.parametrize("batch", [0, 8])
 def test_the_real_server_answers_like_the_bundle(
-    protobuf: ModuleType, serve: Callable[[Path], Any], tmp_path: Path, batch: int
+    serve: Callable[[Path], Any], tmp_path: Path, batch: int
 ) -> None:
     plan = Cpu(threads=2, level="extended", memory_pattern=False)
     bundle = pack(studies.study(tmp_path, backend=plan), tmp_path / "toy.ortune")
     more = {"preferred": (4, 8), "delay_us": 2000, "queue": 64, "instances": 2} if batch else {}
     target = Triton(onnxruntime=HERE, batch=batch, **more)
     repository = package([bundle], tmp_path / "repository", target).path
-    written = (repository / "toy" / "config.pbtxt").read_text()
-    assert parsed(protobuf, written).parameters["intra_op_thread_count"].string_value == "2"
     with serve(repository) as server:
         shown = server.post("models/toy/config")
         assert shown["backend"] == "onnxruntime" and shown["max_batch_size"] == batch

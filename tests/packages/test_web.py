@@ -13,7 +13,7 @@ from ortune.bundle.package import package
 from ortune.bundle.source import Source
 from ortune.core import wording
 from ortune.core.errors import BadModel
-from ortune.deployment.web import browser
+from ortune.targets import web
 from ortune.targets.web import WebPage
 from tests.packages.tools import npm, program
 from tests.unit import packaged
@@ -47,7 +47,7 @@ def with_browser() -> None:
 
 def test_in_a_browser(source: Source, written: Path) -> None:
     with_browser()
-    found = browser.replay(source, written)
+    found = web.replay_in_browser(source, written)
     assert found.difference_db == float("inf")
     assert "Chromium" in found.by and "1.30.0" in found.by
     assert wording.count(source.backend.threads, "thread") in found.by
@@ -63,7 +63,7 @@ def test_several_files(
     target.write(changed, out)
     assert target.refuses(changed) == ""  # as node found, where it is installed
     with_browser()
-    assert browser.replay(changed, out).difference_db == float("inf")
+    assert web.replay_in_browser(changed, out).difference_db == float("inf")
 
 
 def test_a_page_that_asks_elsewhere_does_not_get_it(source: Source, written: Path) -> None:
@@ -72,13 +72,13 @@ def test_a_page_that_asks_elsewhere_does_not_get_it(source: Source, written: Pat
     text = page.read_text(encoding="utf-8")
     page.write_text("fetch('http://127.0.0.2:9/');\n" + text, encoding="utf-8")
     # The page's own policy stops it before a request is made.
-    assert browser.replay(source, written).difference_db == float("inf")
+    assert web.replay_in_browser(source, written).difference_db == float("inf")
     index = written / "index.html"
     lines = index.read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if "Content-Security-Policy" not in line]
     index.write_text("\n".join(kept), encoding="utf-8")
     with pytest.raises(BadModel, match="the page asks for http"):
-        browser.replay(source, written)
+        web.replay_in_browser(source, written)
 
 
 def test_changed_weights_are_seen(source: Source, written: Path) -> None:
@@ -88,14 +88,14 @@ def test_changed_weights_are_seen(source: Source, written: Path) -> None:
     one, nine = (bytes.fromhex(text) for text in ("0000803f", "00001041"))
     assert one in data
     model.write_bytes(data.replace(one, nine))
-    assert browser.replay(source, written).difference_db < 40
+    assert web.replay_in_browser(source, written).difference_db < 40
 
 
 def test_a_page_that_fails_says_why(source: Source, written: Path) -> None:
     with_browser()
     (written / "model" / "model.onnx").write_bytes(b"no model")
     with pytest.raises(BadModel, match="the page fails"):
-        browser.replay(source, written)
+        web.replay_in_browser(source, written)
 
 
 def test_packed_and_run(tmp_path: Path, target: WebPage) -> None:

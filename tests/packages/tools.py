@@ -13,8 +13,6 @@ PACKAGES = Path(os.environ.get("ORTUNE_PACKAGES", ROOT / "build" / "packages")).
 NODE_MODULES = PACKAGES / "node_modules"
 """``npm install --ignore-scripts onnxruntime-node@1.30.0 onnxruntime-web@1.30.0`` was done there:
 the binary for this system is in the package, what its script would fetch is not needed."""
-JAR = os.environ.get("ORTUNE_ONNXRUNTIME_JAR", "")
-"""com.microsoft.onnxruntime:onnxruntime, where it can be had."""
 
 
 def program(*names: str, install: str) -> str:

@@ -19,6 +19,8 @@ from ortune.engine.manifest import PackedPlan
 
 CONTENTS = "package.json"
 """What a package says of itself; only a folder that has it is ever replaced."""
+_RETIRED = {"oci": "write an image with `pip install ortune[serve]`: docs/reader.md has one"}
+"""Target of an earlier release -> what to do instead; a row goes a release after it came."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,9 @@ def package(
             the bundle does: nothing is left then.
         BackendMissing: What writes or replays it is not installed.
     """
+    word = str(target).partition("(")[0].strip()
+    if word in _RETIRED:
+        raise OrtuneError(f"target `{word}` is no more", fix=_RETIRED[word])
     chosen = target if isinstance(target, Target) else spelling.parse(Target, target)
     path = _free(Path(path), force)
     if fix := chosen.missing():

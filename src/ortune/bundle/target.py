@@ -70,7 +70,7 @@ class Target(Plugin):
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Open what `write` wrote and run the golden samples; None where nothing here can.
 
-        What is compared and timed is read from the package, not from the source.
+        What is compared and timed are the package's files, once they say what was tuned.
 
         Raises:
             OrtuneError: It does not open or does not run.

@@ -1,23 +1,36 @@
-"""A folder for the Hugging Face hub: model, settings and a model card."""
+"""A folder for the Hugging Face hub: model, settings and a card of what was measured."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from ortune.bundle.evidence import BundleEvidence
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
-from ortune.core.plugins import codec
-from ortune.deployment import check_samples, model_card, model_files
-from ortune.deployment.languages import programs
-from ortune.deployment.languages.language import PYTHON
-from ortune.deployment.languages.settings import settings
+from ortune.core import wording
+from ortune.core.errors import BadModel, OrtuneError
+from ortune.core.plugins import codec, stored
+from ortune.core.trial import Trial
+from ortune.core.wording import NONE
+from ortune.engine.manifest import EVIDENCE
+from ortune.experiment.ledger import unimported
+from ortune.targets.common import plain_session
 
-_PROGRAM = replace(PYTHON, file="run.py")
+_PROGRAM = "run.py"
+KNOWN_LICENCES = {
+    *("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "cc0-1.0"),
+    *("cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0", "cc-by-nd-4.0"),
+    *("gpl-2.0", "gpl-3.0", "lgpl-2.1", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "epl-2.0", "isc"),
+    *("artistic-2.0", "bsl-1.0", "unlicense", "wtfpl", "zlib", "openrail", "llama3.1", "gemma"),
+}
+"""Licences that the hub knows by name; any other is ``other`` with a name of its own."""
+_MACHINE = ("cpu", "instruction sets", "effective cpus", "system")
+_RUNTIMES = ("onnxruntime", "openvino", "onnxruntime-ep-openvino", "ortune")
 
 
 @dataclass(frozen=True)
@@ -36,32 +49,22 @@ class HuggingFace(Target):
 
     def refuses(self, source: Source) -> str:
         """``run.py`` opens onnxruntime's own CPU kernels alone."""
-        return model_files.refusal(source) or check_samples.refusal(source)
+        return plain_session.refusal(source)
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write the model, how to open it, and what was measured."""
-        chosen = settings(model_files.cpu(source))
-        for name, home in model_files.homes(source, folder / "onnx").items():
-            model_files.copy(source, name, home)
-        programs.write(folder, [_PROGRAM], chosen)
-        text = json.dumps(codec.encode(chosen), indent=1, sort_keys=True)
-        (folder / "settings.json").write_text(f"{text}\n", encoding="utf-8")
-        for name, home in model_files.homes(source, folder / "check").items():
-            check_samples.write_all(source, name, home)
-        licence = self.licence or getattr(source.manifest, "licence", "")
-        first = next(iter(model_files.homes(source, Path("onnx")).values()))
-        check = next(iter(model_files.homes(source, Path("check")).values()))
-        load = (
-            f"python run.py {(first / model_files.MODEL).as_posix()} {check.as_posix()}/0 answers"
-        )
-        card = model_card.card(
-            source,
-            model_card.evidence_of(source),
-            licence=licence,
-            base_model=self.base_model,
-            load=load,
-        )
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        models = plain_session.homes(source, folder / "onnx")
+        for name, home in models.items():
+            plain_session.copy_model(source, name, home)
+        checks = plain_session.write_samples(source, folder / "check")
+        plain_session.write_settings(folder, plain_session.cpu(source))
+        plain_session.write_text_file(folder / _PROGRAM, "programs/run.py")
+        name = next(iter(models))
+        model = (models[name] / plain_session.MODEL).relative_to(folder).as_posix()
+        load = f"python {_PROGRAM} {model} {checks[name].relative_to(folder).as_posix()}/0 answers"
+        licence = self.licence or source.manifest.licence
+        text = card(source, read_evidence(source), licence, self.base_model, load)
+        (folder / "README.md").write_text(text, encoding="utf-8")
         lines = ["huggingface-cli upload USER/NAME .", load]
         if not licence:
             lines.append("the card names no licence: give huggingface(licence=...)")
@@ -69,14 +72,157 @@ class HuggingFace(Target):
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Run ``run.py`` on every golden sample."""
-        models = model_files.homes(source, folder / "onnx")
-        return check_samples.replay(
+        models = plain_session.homes(source, folder / "onnx")
+        return plain_session.replay_program(
             source,
-            f"run.py, onnxruntime {version('onnxruntime')}",
-            lambda name: [sys.executable, folder / "run.py", models[name] / model_files.MODEL],
+            f"{_PROGRAM}, onnxruntime {version('onnxruntime')}",
+            lambda name: [sys.executable, folder / _PROGRAM, models[name] / plain_session.MODEL],
             where=folder,
         )
 
     def unrun(self, replay: Replay | None) -> str:
         """Nothing is uploaded."""
-        return "" if replay else "run.py"
+        return "" if replay else _PROGRAM
+
+
+def read_evidence(source: Source) -> BundleEvidence:
+    """Return what the bundle says was measured.
+
+    Raises:
+        BadModel: It cannot be read, or sets what a bundle may not.
+    """
+    try:
+        data = stored.loads((source.folder / EVIDENCE).read_bytes())
+        stored.demand(data, f"'{EVIDENCE}'")
+        found: BundleEvidence = codec.decode(BundleEvidence, data)
+    except ValueError as error:
+        raise BadModel(f"'{EVIDENCE}' cannot be read: {error}", fix="pack it again") from error
+    except OrtuneError as error:
+        raise BadModel(f"'{EVIDENCE}' cannot be used: {error.what}", fix=error.fix) from None
+    unimported(found.job, found.trials)
+    return found
+
+
+def card(source: Source, held: BundleEvidence, licence: str, base_model: str, load: str) -> str:
+    """Return the text of README.md.
+
+    Args:
+        source: What is packed.
+        held: What was measured.
+        licence: SPDX text; empty when nobody said one.
+        base_model: Name of the original on the hub; empty when unknown.
+        load: Code that loads it.
+
+    Raises:
+        BadModel: The evidence holds no trial.
+    """
+    trials = [one for one in held.trials if one.key == source.plan.key] or list(held.trials)
+    if not trials:
+        raise BadModel(f"'{EVIDENCE}' holds no trial", fix="pack the run again")
+    trial = trials[-1]  # the final one where there is one
+    made = (
+        f"An ONNX model, optimized by ortune {_line(source.manifest.ortune)} as "
+        f"`{_line(trial.plan)}` and measured against the original that it was made of."
+    )
+    lines = [
+        *_front_matter(source, licence, base_model),
+        *("", f"# {source.name}", "", made, ""),
+        *_speed(source, held, trial),
+        *_accuracy(trial),
+        *_machine(source, held),
+        *_use(source, load),
+    ]
+    return "\n".join(lines)
+
+
+def _front_matter(source: Source, licence: str, base_model: str) -> Iterator[str]:
+    """Yield the YAML at the top; texts are quoted as JSON, which YAML reads."""
+    name = licence.strip().lower()
+    integers = source.plan.arithmetic.integers > 0
+    yield "---"
+    yield "library_name: onnx"
+    if name in KNOWN_LICENCES:
+        yield f"license: {name}"
+    elif name:
+        yield "license: other"
+        yield f"license_name: {json.dumps(licence.strip())}"
+    if base_model:
+        yield f"base_model: {json.dumps(base_model)}"
+        if integers:
+            yield "base_model_relation: quantized"
+    yield from ("tags:", "- onnx", "- onnxruntime", "- ortune")
+    if integers:
+        yield "- int8"
+    yield "---"
+
+
+def _speed(source: Source, held: BundleEvidence, trial: Trial) -> Iterator[str]:
+    yield from ("## Speed", "")
+    if trial.ratio is None:
+        yield "It was not timed against the original."
+    else:
+        what = source.manifest.workload
+        yield f"Time of this model over the original's, both in turns ({_line(what)}):"
+        yield ""
+        yield from ("| | ratio | interval | speed-up |", "|---|---|---|---|")
+        ends = f"{trial.ratio.low:.3f} to {trial.ratio.high:.3f}" if trial.ratio.bounded else NONE
+        faster = wording.times(trial.ratio.inverse())
+        yield f"| {_line(trial.plan)} | {trial.ratio.value:.3f} | {ends} | {faster} |"
+        yield ""
+        yield "The interval is of the machine below and of no other; measure it on yours."
+    yield ""
+    if held.noise:
+        yield from ("While it was measured:", "")
+    for name, value in held.noise.items():
+        yield f"- {_line(name)}: {_line(value)}"
+    yield ""
+
+
+def _accuracy(trial: Trial) -> Iterator[str]:
+    yield from ("## Accuracy", "")
+    score = trial.score
+    if score is None or score.verdict is None:
+        yield "It was not judged against a budget."
+    else:
+        value, base = wording.number(score.value), wording.number(score.base)
+        counted = wording.count(score.samples, "sample")
+        yield f"{_line(score.metric)} is {value} on {counted}, of the original {base}."
+        yield ""
+        means = _line(wording.means(score)).removeprefix(score.verdict)
+        yield f"**{score.verdict}**{means}."
+    for line in wording.fallen(trial.scores):
+        yield f"- {_line(line)}"
+    yield ""
+
+
+def _machine(source: Source, held: BundleEvidence) -> Iterator[str]:
+    yield from ("## Measured on", "", "| | |", "|---|---|")
+    for values, keys in ((held.job.machine, _MACHINE), (held.job.versions, _RUNTIMES)):
+        yield from (f"| {key} | {_line(values[key])} |" for key in keys if key in values)
+    for part, count in held.samples.items():
+        yield f"| samples, {_line(part)} | {count} |"
+    yield f"| settings | `{_line(source.plan.backend)}` |"
+    yield ""
+
+
+def _use(source: Source, load: str) -> Iterator[str]:
+    signature = next(iter(source.manifest.signatures.values()))
+    yield from ("## Use", "", "| | name | type | shape |", "|---|---|---|---|")
+    for what, specs in (("input", signature.inputs), ("output", signature.outputs)):
+        for spec in specs:
+            shape = (
+                NONE
+                if spec.shape is None
+                else " x ".join("?" if dim is None else _line(dim) for dim in spec.shape)
+            )
+            yield f"| {what} | `{_line(spec.name)}` | {spec.dtype} | {shape} |"
+    yield from ("", "`run.py` opens it with the settings that it was measured with:", "")
+    yield from ("```", load, "```", "")
+
+
+def _line(value: object) -> str:
+    """Write a stranger's text on one line, without what Markdown or HTML would act on."""
+    text = " ".join(str(value).split())
+    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "&#124;")):
+        text = text.replace(sign, safe)
+    return text.replace("`", "'")

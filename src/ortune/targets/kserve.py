@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
+from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins.bounds import Bounds
-from ortune.deployment import kserve, yaml
-from ortune.deployment.triton import repository
-from ortune.deployment.triton.options import ServerOptions
+from ortune.targets.common.replay import threads
+from ortune.targets.triton import Triton
 
 _SERVICE = "inferenceservice.yaml"
 _MODELS = "models"
+_URI = re.compile(r"[a-z][a-z0-9+.-]*://[!-~]+")
+_MEMORY = re.compile(r"[1-9]\d{0,15}(k|M|G|T|Ki|Mi|Gi|Ti)?")
+_LONGEST = 53
+"""Characters of a service's name: KServe adds words of its own to it, and 63 are allowed."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +50,22 @@ class Kserve(Target):
 
     def __post_init__(self) -> None:
         self.server  # noqa: B018 (it checks the fields)
-        kserve.demand(self.storage, self.memory)
+        if _URI.fullmatch(self.storage) is None:
+            raise BadSettings(
+                f"'{self.storage}' is no storage URI",
+                fix="give one such as pvc://models or s3://bucket/path",
+            )
+        if self.memory and _MEMORY.fullmatch(self.memory) is None:
+            raise BadSettings(
+                f"'{self.memory}' is no amount of memory", fix="give one such as 2Gi"
+            )
 
     @property
-    def server(self) -> ServerOptions:
-        """What Triton is told, checked."""
-        return ServerOptions(
-            f"{self.release:.2f}",
+    def server(self) -> Triton:
+        """The Triton that it starts, checked."""
+        return Triton(
+            replayed=self.replayed,
+            release=self.release,
             instances=self.instances,
             batch=self.batch,
             onnxruntime=self.onnxruntime,
@@ -59,26 +74,62 @@ class Kserve(Target):
 
     def refuses(self, source: Source) -> str:
         """What Triton cannot run, KServe's Triton cannot."""
-        return repository.refusal(source, self.server)
+        return self.server.refuses(source)
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write the service and the repository."""
-        repository.write(source, folder / _MODELS, self.server, replayed=self.replayed)
-        held = kserve.service(
-            source, self.server.release, self.instances, self.storage, self.memory
-        )
-        (folder / _SERVICE).write_text(yaml.write(held), encoding="utf-8")
-        return (
-            f"copy what is in {_MODELS} to {self.storage}",
-            f"kubectl apply -f {_SERVICE}",
-        )
+        self.server.write(source, folder / _MODELS)
+        (folder / _SERVICE).write_text(self._service(source), encoding="utf-8")
+        return (f"copy what is in {_MODELS} to {self.storage}", f"kubectl apply -f {_SERVICE}")
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
-        """Read the service back, and run the models as Triton would."""
-        read = yaml.read((folder / _SERVICE).read_text(encoding="utf-8"))
-        kserve.demand_whole(read, source, self.instances)
-        return repository.replay(source, folder / _MODELS, self.server)
+        """Run the models as Triton would.
+
+        Raises:
+            BadModel: The service is not the one that the plan needs: with fewer CPUs, for
+                instance, its threads would wait for each other.
+        """
+        if (folder / _SERVICE).read_text(encoding="utf-8") != self._service(source):
+            raise BadModel(f"{_SERVICE} is not what the plan was tuned for", fix="pack again")
+        return self.server.replay(source, folder / _MODELS)
 
     def unrun(self, replay: Replay | None) -> str:
         """There is no cluster here."""
-        return f"KServe; {repository.unrun(self.server, replay)}"
+        return f"KServe; {self.server.unrun(replay)}"
+
+    def _service(self, source: Source) -> str:
+        """Return the service; its CPUs are those that the tuned threads of all instances need."""
+        cpus = threads(source) * self.instances * len(source.models)
+        resources = {"cpu": str(cpus)} | ({"memory": self.memory} if self.memory else {})
+        model = {
+            "modelFormat": {"name": "onnx"},
+            "protocolVersion": "v2",
+            "runtime": "kserve-tritonserver",
+            "runtimeVersion": f"{self.server.release_name}-py3",
+            "storageUri": self.storage,
+            "resources": {"requests": resources, "limits": resources},
+        }
+        return yaml(
+            {
+                "apiVersion": "serving.kserve.io/v1beta1",
+                "kind": "InferenceService",
+                "metadata": {"name": service_name(source.name)},
+                "spec": {"predictor": {"model": model}},
+            }
+        )
+
+
+def service_name(label: str) -> str:
+    """Return a word as Kubernetes takes it for a name: lower case, digits, ``-``."""
+    text = label.lower().replace("_", "-").strip("-")
+    return (text if text[:1].isalpha() else f"m-{text}")[:_LONGEST].strip("-")
+
+
+def yaml(value: Mapping[str, Any], indent: str = "") -> str:
+    """Return mappings of plain words and texts as YAML, with the texts quoted as in JSON."""
+    return "".join(
+        f"{indent}{key}:\n{yaml(item, indent + '  ')}"
+        if isinstance(item, Mapping)
+        else f"{indent}{key}: {json.dumps(item)}\n"
+        for key, item in value.items()
+    )

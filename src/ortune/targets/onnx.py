@@ -1,4 +1,4 @@
-"""The plain ONNX file, with its tuned settings as programs in five languages."""
+"""The plain ONNX file, with its tuned settings as data and programs that read them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from pathlib import Path
 
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
-from ortune.deployment import check_samples, model_files
-from ortune.deployment.languages import programs
-from ortune.deployment.languages.language import LANGUAGES, PYTHON
-from ortune.deployment.languages.settings import settings
+from ortune.targets.common import plain_session
+
+PYTHON = "python/run.py"
+_PROGRAMS = {
+    PYTHON: "programs/run.py",
+    "cpp/run.cc": "programs/run.cc",
+    "cpp/ort_api.h": "programs/ort_api.h",
+    "javascript/run.js": "programs/run.js",
+}
+"""File of the package -> the text that it is."""
 
 
 @dataclass(frozen=True)
 class OnnxFile(Target):
-    """The model as it was tuned, and a program in Python, C++, C#, Java and JavaScript.
-
-    Each sets all that the plan sets, or says in a comment what its language cannot.
+    """The model as it was tuned, ``settings.json``, and programs in Python, C++ and JavaScript.
 
     Attributes:
         replayed: Run the golden samples by the Python program.
@@ -29,36 +33,35 @@ class OnnxFile(Target):
 
     def refuses(self, source: Source) -> str:
         """Other backends are set up in another way in each language."""
-        return model_files.refusal(source) or check_samples.refusal(source)
+        return plain_session.refusal(source)
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
-        """Write ``model/``, ``check/`` with the golden samples, and a folder for each language."""
-        checks = model_files.homes(source, folder / "check")
-        for name, home in model_files.homes(source, folder / "model").items():
-            model_files.copy(source, name, home)
-            check_samples.write_all(source, name, checks[name])
-        programs.write(folder, LANGUAGES, settings(model_files.cpu(source)))
-        listed = ", ".join(language.file for language in LANGUAGES)
+        """Write ``model/``, ``check/`` with the golden samples, settings and programs."""
+        models = plain_session.homes(source, folder / "model")
+        for name, home in models.items():
+            plain_session.copy_model(source, name, home)
+        checks = plain_session.write_samples(source, folder / "check")
+        plain_session.write_settings(folder, plain_session.cpu(source))
+        for file, template in _PROGRAMS.items():
+            plain_session.write_text_file(folder / file, template)
+        name = next(iter(models))
+        model = (models[name] / plain_session.MODEL).relative_to(folder).as_posix()
+        check = (checks[name] / "0").relative_to(folder).as_posix()
         return (
-            f"settings: {listed}",
-            f"python {PYTHON.file} {model_files.first(source, 'model')}",
+            f"settings: {plain_session.SETTINGS}, read by {', '.join(_PROGRAMS)}",
+            f"python {PYTHON} {model} {check} answers",
         )
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Run the Python program on every golden sample."""
-        models = model_files.homes(source, folder / "model")
-        return check_samples.replay(
+        models = plain_session.homes(source, folder / "model")
+        return plain_session.replay_program(
             source,
-            f"{PYTHON.file}, onnxruntime {version('onnxruntime')}",
-            lambda name: [
-                sys.executable,
-                folder / PYTHON.file,
-                models[name] / model_files.MODEL,
-            ],
+            f"{PYTHON}, onnxruntime {version('onnxruntime')}",
+            lambda name: [sys.executable, folder / PYTHON, models[name] / plain_session.MODEL],
             where=folder,
         )
 
     def unrun(self, replay: Replay | None) -> str:
         """Only Python's is sure to be installed."""
-        names = [one.name for one in LANGUAGES if one is not PYTHON or replay is None]
-        return f"the programs in {', '.join(names)}"
+        return "the programs in C++ and JavaScript" if replay else "the programs"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
-from ortune.deployment import openvino_ir
+from ortune.targets.common import openvino_ir
 
 _PROPERTIES = "properties.json"
 
@@ -27,7 +25,7 @@ class OpenvinoIr(Target):
 
     def missing(self) -> str | None:
         """OpenVINO writes its own format."""
-        return None if importlib.util.find_spec("openvino") else "pip install 'ortune[openvino]'"
+        return openvino_ir.missing()
 
     def refuses(self, source: Source) -> str:
         """Plans of other backends were not measured on OpenVINO."""
@@ -35,24 +33,19 @@ class OpenvinoIr(Target):
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write the IR of every model, and the properties that they are compiled with."""
-        openvino_ir.write(source, {name: folder / f"{label}.xml" for name, label in _all(source)})
-        properties = openvino_ir.properties(source)
-        (folder / _PROPERTIES).write_text(
-            json.dumps(properties, indent=1, sort_keys=True) + "\n", encoding="utf-8"
-        )
-        label = next(label for _, label in _all(source))
+        models = _models(source, folder)
+        openvino_ir.write(source, models)
+        text = json.dumps(openvino_ir.tuned(source).properties(), indent=1, sort_keys=True)
+        (folder / _PROPERTIES).write_text(f"{text}\n", encoding="utf-8")
+        file = next(iter(models.values())).name
         read = f"json.loads(Path('{_PROPERTIES}').read_text())"
-        return (f"openvino.Core().compile_model('{label}.xml', 'CPU', {read})",)
+        return (f"openvino.Core().compile_model('{file}', 'CPU', {read})",)
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Compile the files with the properties beside them."""
-        text = (folder / _PROPERTIES).read_text(encoding="utf-8")
-        read: dict[str, Any] = json.loads(text)
-        files = {name: folder / f"{label}.xml" for name, label in _all(source)}
-        backend = openvino_ir.configured(read)
-        openvino_ir.demand_tuned(source, backend)
-        return openvino_ir.replay(source, files, backend)
+        properties = json.loads((folder / _PROPERTIES).read_text(encoding="utf-8"))
+        return openvino_ir.replay(source, _models(source, folder), properties)
 
 
-def _all(source: Source) -> Sequence[tuple[str, str]]:
-    return tuple(source.labels.items())
+def _models(source: Source, folder: Path) -> Mapping[str, Path]:
+    return {name: folder / f"{label}.xml" for name, label in source.labels.items()}

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from ortune.backends.cpu import Cpu
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core import wording
-from ortune.deployment import check_samples, model_files, ort_format
-from ortune.deployment.languages import programs
-from ortune.deployment.languages.language import JAVA, PYTHON
-from ortune.deployment.languages.settings import SessionSettings, settings
-from ortune.deployment.replay import by_worker
+from ortune.targets.common import plain_session
+from ortune.targets.common.replay import by_worker
 
-_REPLAYED = "session.enable_saved_runtime_optimizations"
-_MOST = 2**31 - 1
+CONFIG = "required_operators_and_types.config"
+_PROGRAM = "python/run.py"
+_SAVED = "session.enable_saved_runtime_optimizations"
+_LARGEST = 2**31 - 1
+_LEVEL = "ORT_CONVERT_ONNX_MODELS_TO_ORT_OPTIMIZATION_LEVEL"
+_LIMIT_S = 900
+_TOOL = "onnxruntime.tools.convert_onnx_models_to_ort"
+_SAME_ADDRESSES = f"""
+import ctypes, os, sys
+ctypes.CDLL(None).personality(0x0040000)
+os.execv(sys.executable, [sys.executable, "-m", "{_TOOL}", *sys.argv[1:]])
+"""
+"""The converter at addresses that Linux does not draw anew (ADDR_NO_RANDOMIZE): the order in which
+it writes operators follows from them, and one model should be one file."""
 
 
 @dataclass(frozen=True)
@@ -44,33 +56,26 @@ class OrtMobile(Target):
 
     def refuses(self, source: Source) -> str:
         """The format holds all weights in one buffer of at most 2 GiB."""
-        for name in source.models:
-            if model_files.size(source, name) > _MOST:
+        for name, model in source.models.items():
+            files = [model, *source.external(name).values()]
+            if sum(path.stat().st_size for path in files) > _LARGEST:
                 return "the format holds at most 2 GiB"
-        return model_files.refusal(source) or check_samples.refusal(source)
+        return plain_session.refusal(source)
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
-        """Convert, and write programs that open the file with what the plan sets."""
-        backend = model_files.cpu(source)
-        ort_format.convert(
-            source,
-            folder,
-            style=self.style,
-            platform=self.platform,
-            types=self.types,
-            level=backend.level,
-        )
-        for name, home in model_files.homes(source, folder / "check").items():
-            check_samples.write_all(source, name, home)
-        chosen = self._settings(source)
-        programs.write(folder, (PYTHON, JAVA), chosen, model=programs.FROM_BYTES)
+        """Convert, and write a program that opens the file with what the plan sets."""
+        backend = self._backend(source)
+        self._convert(source, folder)
+        plain_session.write_samples(source, folder / "check")
+        plain_session.write_settings(folder, replace(backend, disable=()))
+        plain_session.write_text_file(folder / _PROGRAM, "programs/run.py")
         label = next(iter(source.labels.values()))
         lines = [
-            f"build onnxruntime with --include_ops_by_config {ort_format.CONFIG}",
-            f"python {PYTHON.file} {label}.ort check/0 answers",
+            f"build onnxruntime with --include_ops_by_config {CONFIG}",
+            f"python {_PROGRAM} {label}.ort check/0 answers",
         ]
         if self.style == "runtime":
-            lines.append(f"saved rewrites are used only where {_REPLAYED}=1 is set, as here")
+            lines.append(f"saved rewrites are used only where {_SAVED}=1 is set, as here")
         if backend.disable:
             named = ", ".join(backend.disable)
             count = wording.count(len(backend.disable), "optimizer")
@@ -83,27 +88,54 @@ class OrtMobile(Target):
         """Run the Python program, which loads from bytes; time it where it is for this machine."""
         by = f"onnxruntime {version('onnxruntime')} from .ort"
         files = {name: folder / f"{label}.ort" for name, label in source.labels.items()}
-        found = check_samples.replay(
-            source,
-            by,
-            lambda name: [sys.executable, folder / PYTHON.file, files[name]],
-            where=folder,
+        answered = plain_session.replay_program(
+            source, by, lambda name: [sys.executable, folder / _PROGRAM, files[name]], where=folder
         )
         if self.platform != "amd64":
-            return found
+            return answered
         timed = by_worker(source, files, self._backend(source), by)
-        worst = min(found.difference_db, timed.difference_db)
-        return replace(timed, difference_db=worst)
+        return replace(timed, difference_db=min(answered.difference_db, timed.difference_db))
 
     def unrun(self, replay: Replay | None) -> str:
         """No phone is here, and onnxruntime's full build stands for a reduced one."""
-        what = f"{JAVA.file}, a reduced build, a phone"
-        return what if replay else f"{PYTHON.file}, {what}"
-
-    def _settings(self, source: Source) -> SessionSettings:
-        return settings(replace(self._backend(source), disable=()))
+        return "a reduced build, a phone" if replay else f"{_PROGRAM}, a reduced build, a phone"
 
     def _backend(self, source: Source) -> Cpu:
-        backend = model_files.cpu(source)
-        more = (f"{_REPLAYED}=1",) if self.style == "runtime" else ()
+        backend = plain_session.cpu(source)
+        more = (f"{_SAVED}=1",) if self.style == "runtime" else ()
         return replace(backend, config=(*backend.config, *more))
+
+    def _convert(self, source: Source, folder: Path) -> None:
+        """Write ``LABEL.ort`` of every model, and one list of the operators of all.
+
+        The converter opens sessions, so it runs in a process of its own.
+
+        Raises:
+            BadModel: The converter fails.
+        """
+        with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
+            models, out = Path(temporary, "models"), Path(temporary, "out")
+            for name, label in source.labels.items():
+                plain_session.copy_model(source, name, models / label, f"{label}.onnx")
+            linux = sys.platform == "linux"
+            command = [sys.executable, *(("-c", _SAME_ADDRESSES) if linux else ("-m", _TOOL))]
+            command += [str(models), "--output_dir", str(out)]
+            command += ["--optimization_style", self.style.capitalize()]
+            command += ["--enable_type_reduction"] * self.types
+            command += [] if self.platform == "any" else ["--target_platform", self.platform]
+            plain_session.run_command(
+                command,
+                Path(temporary),
+                title="onnxruntime's converter",
+                limit_s=_LIMIT_S,
+                env={**os.environ, _LEVEL: plain_session.cpu(source).level},
+            )
+            for label in source.labels.values():
+                (converted,) = (out / label).glob("*.ort")
+                shutil.move(converted, folder / f"{label}.ort")
+            (operators,) = out.glob("*.config")
+            # Its comments name folders of this machine.
+            text = operators.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in text if line and not line.startswith("#")]
+            head = "# operators, and the types that they are used with"
+            (folder / CONFIG).write_text("\n".join([head, *kept, ""]), encoding="utf-8")

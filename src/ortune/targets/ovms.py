@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,26 @@ from typing import Any
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core.capabilities import HERE
-from ortune.deployment import openvino_ir, ovms
-from ortune.deployment.replay import environment
+from ortune.core.errors import BadModel
+from ortune.targets.common import openvino_ir
+from ortune.targets.common.replay import environment
 
 _CONFIG = "config.json"
 _MODEL = "model.xml"
 _VERSION = "1"
+_KEYS: Mapping[str, tuple[type, ...]] = {
+    "name": (str,),
+    "base_path": (str,),
+    "target_device": (str,),
+    "plugin_config": (dict,),
+    "nireq": (int,),
+    "batch_size": (int, str),
+    "shape": (dict, str),
+    "layout": (dict, str),
+    "model_version_policy": (dict,),
+}
+"""Keys of a model that are written or may be added by hand, and their types, as in the server's
+schema (``src/schema.cpp``); the server refuses any other."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,7 @@ class Ovms(Target):
         """OpenVINO writes its own format; the version asked for must be there to replay it."""
         if self.release and self.replayed:
             return environment("openvino", self.release)[1]
-        return None if importlib.util.find_spec("openvino") else "pip install 'ortune[openvino]'"
+        return openvino_ir.missing()
 
     def refuses(self, source: Source) -> str:
         """Plans of other backends were not measured on OpenVINO."""
@@ -56,17 +69,20 @@ class Ovms(Target):
         for file in files.values():
             file.parent.mkdir(parents=True)
         openvino_ir.write(source, files, self._place())
-        properties = openvino_ir.properties(source)
-        held: dict[str, Any] = {"plugin_config": properties}
-        if nireq := self.nireq or int(properties.get("NUM_STREAMS", "0")):
-            held["nireq"] = nireq
-        if self.batch:
-            held["batch_size"] = self.batch
-        if self.shape:
-            held["shape"] = self.shape
-        text = json.dumps(
-            ovms.configuration(dict.fromkeys(source.labels.values(), held)), indent=1
-        )
+        properties = openvino_ir.tuned(source).properties()
+        more = {
+            "nireq": self.nireq or int(properties.get("NUM_STREAMS", "0")),
+            "batch_size": self.batch,
+            "shape": self.shape,
+        }
+        models = [
+            {"name": label, "base_path": label, "target_device": "CPU"}
+            | {"plugin_config": properties}
+            | {key: value for key, value in more.items() if value}
+            for label in source.labels.values()
+        ]
+        held = {"model_config_list": [{"config": one} for one in models]}
+        text = json.dumps(held, indent=1)
         (folder / _CONFIG).write_text(text + "\n", encoding="utf-8")
         image = f"openvino/model_server:{self.release or 'latest'}"
         how = f"docker run --rm -p 9000:9000 -p 8000:8000 -v $PWD:/models {image}"
@@ -74,15 +90,13 @@ class Ovms(Target):
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Check the configuration as the server does, and compile the models as it says."""
-        read = ovms.models(json.loads((folder / _CONFIG).read_text(encoding="utf-8")))
-        files: dict[str, Path] = {}
-        said: dict[str, str] = {}
-        for name, label in source.labels.items():
-            files[name] = folder / read[label]["base_path"] / _VERSION / _MODEL
-            said = read[label].get("plugin_config", {})
-        backend = openvino_ir.configured(said)
-        openvino_ir.demand_tuned(source, backend)
-        return openvino_ir.replay(source, files, backend, self._place())
+        configured = read_models(json.loads((folder / _CONFIG).read_text(encoding="utf-8")))
+        models = {name: configured[label] for name, label in source.labels.items()}
+        files = {
+            name: folder / model["base_path"] / _VERSION / _MODEL for name, model in models.items()
+        }
+        properties = next(iter(models.values())).get("plugin_config", {})
+        return openvino_ir.replay(source, files, properties, self._place())
 
     def unrun(self, replay: Replay | None) -> str:
         """The server itself is not here."""
@@ -96,3 +110,33 @@ class Ovms(Target):
     def _place(self) -> str:
         name, fix = environment("openvino", self.release) if self.release else (HERE, None)
         return HERE if fix else name
+
+
+def read_models(held: Any) -> dict[str, dict[str, Any]]:
+    """Return the models of a configuration, by name.
+
+    Raises:
+        BadModel: The server would refuse it.
+    """
+    if not isinstance(held, dict) or held.keys() != {"model_config_list"}:
+        raise _refused("it must have model_config_list and nothing else")
+    models = {}
+    for entry in held["model_config_list"]:
+        if not isinstance(entry, dict) or entry.keys() != {"config"}:
+            raise _refused("an entry must have config and nothing else")
+        model = entry["config"]
+        if missing := {"name", "base_path"} - model.keys():
+            raise _refused(f"a model lacks {', '.join(sorted(missing))}")
+        for key, value in model.items():
+            if not isinstance(value, _KEYS.get(key, ())) or isinstance(value, bool):
+                raise _refused(f"'{key}' is no key of a model, or of another type")
+        if model.get("nireq", 0) < 0:
+            raise _refused("nireq is negative")
+        models[model["name"]] = model
+    return models
+
+
+def _refused(why: str) -> BadModel:
+    return BadModel(
+        f"config.json is none that OpenVINO Model Server takes: {why}", fix="pack again"
+    )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, ClassVar
+
+import numpy as np
+import onnx_ir as ir
 
 from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.bundle.source import Source
@@ -14,12 +19,24 @@ from ortune.bundle.target import Replay, Target
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
 from ortune.core.plugins.bounds import Bounds
-from ortune.deployment import model_files, tensorrt
-from ortune.deployment.replay import by_worker
 from ortune.measurement.environment import names
+from ortune.measurement.job import WorkerJob
+from ortune.measurement.process import Worker, WorkerFailed
+from ortune.model.graph.edit import const_array, every_node
+from ortune.model.io import file
 from ortune.runtimes.tensorrt import library, profiles
+from ortune.targets.common.plain_session import copy_model
+from ortune.targets.common.replay import by_worker
 
 _PLUGINS = "plugins"
+_BUILD_S = 7200
+"""TensorRT times every kernel it may take: minutes, more at level 5."""
+_STANDARD = ("", "ai.onnx")
+_ELSEWHERE = ("bucketed", "torch", "simulated")
+"""Backends that do more, or other, than run the file."""
+_DYNAMIC = ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger")
+_FUSED = ("QLinearConv", "QLinearMatMul")
+"""Operators of 8-bit integers without pairs, which NVIDIA's list for its ONNX parser lacks."""
 
 
 @dataclass(frozen=True)
@@ -73,19 +90,19 @@ class TensorrtPackage(Target):
 
     def refuses(self, source: Source) -> str:
         """Operators that no plug-in is given for, and integers that TensorRT does not take."""
-        return tensorrt.refusal(source, self.plugins)
+        return _refusal(source, bool(self.plugins))
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write models and engines, and say how trtexec builds the same."""
         libraries = [self._copied(Path(path), folder) for path in self.plugins]
         lines = []
         for name, label in source.labels.items():
-            model_files.copy(source, name, folder, f"{label}.onnx")
+            copy_model(source, name, folder, f"{label}.onnx")
             backend = self._backend(source, name, libraries)
             if self.built:
-                tensorrt.build(folder / f"{label}.onnx", backend, self._place())
+                _build(folder / f"{label}.onnx", backend, self._place())
             inside = [path.relative_to(folder) for path in libraries]
-            lines.append(tensorrt.trtexec(backend, label, inside))
+            lines.append(_trtexec(backend, label, inside))
             lines += [f"profile: {text}" for text in backend.profiles]
         if unverified := TensorrtEngine().unverified:
             lines.append(f"unverified: TensorRT's own API was {unverified}")
@@ -111,7 +128,7 @@ class TensorrtPackage(Target):
     def _backend(self, source: Source, name: str, libraries: Sequence[Path]) -> TensorrtEngine:
         return TensorrtEngine(
             device=self.device,
-            profiles=tensorrt.ranges(source, name, self.profiles),
+            profiles=_ranges(source, name, self.profiles),
             workspace=self.workspace,
             builder_level=self.builder_level,
             tf32=self.tf32,
@@ -135,3 +152,98 @@ class TensorrtPackage(Target):
             return self.environment or HERE
         found = [name for name in names() if name.startswith("tensorrt-engine")]
         return found[0] if len(found) == 1 else HERE
+
+
+def _refusal(source: Source, plugged: bool) -> str:
+    """Say why TensorRT would not take a plan's files; empty where nothing is known against it.
+
+    Rules: operators of other domains are plug-ins or nothing; explicit quantization is int8 with
+    zero point 0 (NVIDIA, TensorRT developer guide, explicit quantization; its parser says "TRT
+    only supports symmetric quantization - zeroPt must be all zeros").
+    """
+    if source.backend.name() in _ELSEWHERE:
+        return f"'{source.backend.name()}' does more than run the model's file"
+    if source.plan.custom_ops:
+        return "it needs libraries of custom operators, which are onnxruntime's"
+    for path in source.models.values():
+        for node in every_node(file.load(path)):
+            if why := _refused(node, plugged):
+                return f"{node.op_type} '{node.name}': {why}"
+    return ""
+
+
+def _refused(node: ir.Node, plugged: bool) -> str:
+    if node.domain not in _STANDARD:
+        return "" if plugged else f"an operator of {node.domain}, and no plug-in is given for it"
+    if node.op_type in _DYNAMIC:
+        return "TensorRT has no integers with ranges taken at run time; quantize statically"
+    if node.op_type in _FUSED:
+        return "TensorRT takes Q/DQ pairs; quantize with int8-static"
+    if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.inputs) < 3:
+        by_default = node.op_type == "QuantizeLinear" and "output_dtype" not in node.attributes
+        if plugged or not by_default:
+            return ""
+        return "without a zero point it gives uint8; quantize with int8-static(target=tensorrt)"
+    zero = const_array(node.inputs[2])
+    if zero is None:
+        return ""
+    if zero.dtype == np.uint8 or np.any(zero.astype(np.float32)):
+        return "TensorRT takes int8 with zero point 0; quantize with int8-static(target=tensorrt)"
+    return ""
+
+
+def _ranges(source: Source, name: str, spelled: Sequence[str]) -> tuple[str, ...]:
+    """Return the spelled ranges of a model's inputs, or those of its golden samples."""
+    inputs = source.manifest.signatures[name].inputs
+    names = {spec.name for spec in inputs}
+    given = {text: next(iter(profiles.parse((text,))[0])) for text in spelled}
+    given = {text: name for text, name in given.items() if name in names}
+    declared = {spec.name: spec.shape or () for spec in inputs if spec.name not in given.values()}
+    seen = [{key: array.shape for key, array in feed.items()} for feed, _ in source.feeds(name)]
+    return (*given, *map(str, profiles.observed(seen, declared)))
+
+
+def _build(model: Path, backend: TensorrtEngine, environment: str) -> None:
+    """Let a worker build the engine and list its layers, in files beside the model.
+
+    Raises:
+        BadModel: TensorRT builds none, or takes its process down.
+    """
+    out = str(model.with_suffix(".engine").resolve())
+    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+        root = Path(folder).resolve()
+        job = WorkerJob({"": model.resolve()}, backend, {}, root, environment=environment)
+        try:
+            with Worker(job, timeout_s=_BUILD_S) as worker:
+                worker.ask("optimize", out=out)
+        except WorkerFailed as error:
+            raise BadModel(
+                f"no engine: {error.failure.reason}",
+                fix=error.failure.fix or "pack another trial (--trial KEY)",
+            ) from None
+
+
+def _trtexec(backend: TensorrtEngine, label: str, plugins: Sequence[Path]) -> str:
+    """Return the line that builds the same engine with NVIDIA's own program.
+
+    Options were read in NVIDIA's documentation for 10 and 11; the line was never run here.
+    """
+    words = [
+        "trtexec",
+        f"--onnx={label}.onnx",
+        f"--saveEngine={label}.engine",
+        "--stronglyTyped",  # 11 is strongly typed with and without it
+        *profiles.trtexec(profiles.parse(backend.profiles)),
+        f"--builderOptimizationLevel={backend.builder_level}",
+        "--profilingVerbosity=detailed",
+        f"--exportLayerInfo={label}.layers.json",
+        "--skipInference",
+    ]
+    if not backend.tf32:
+        words.append("--noTF32")
+    if backend.workspace:
+        words.append(f"--memPoolSize=workspace:{backend.workspace}M")
+    if backend.timing_cache:
+        words.append("--timingCacheFile=timing.cache")
+    words += [f"--dynamicPlugins={path.as_posix()}" for path in plugins]
+    return shlex.join(words)

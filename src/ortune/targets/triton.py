@@ -2,16 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal
 
+import numpy as np
+
+from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
+from ortune.core.backend import Backend
+from ortune.core.capabilities import HERE
+from ortune.core.errors import BackendMissing, BadModel, BadSettings
+from ortune.core.facts import TensorSpec
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.hardware.instances import InstanceGroup, read_instances, total
+from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
-from ortune.deployment.triton import repository
-from ortune.deployment.triton.options import ServerOptions
+from ortune.measurement.job import WorkerJob
+from ortune.measurement.process import WorkerFailed, ask_once
+from ortune.protocol import datatypes
+from ortune.targets.common import openvino_ir
+from ortune.targets.common.plain_session import copy_model
+from ortune.targets.common.replay import by_worker, environment, threads
+from ortune.targets.common.text_format import Word, spell_message
+
+CONFIG = "config.pbtxt"
+RELEASES: Mapping[str, Mapping[str, str]] = {"26.05": {"onnxruntime": "1.24.4"}}
+"""Release -> what its server's ``build.py`` pins. A release is added when that was looked up: of
+26.05 the OpenVINO is not recorded."""
+_VERSION = "1"
+_WARM_UP = "warmup"
+_LEVELS = {"all": 0, "basic": -1, "extended": 1, "disabled": 2}
+"""Graph level -> Triton's number; 0 is its default, all."""
+_INITIALIZERS = "session.use_device_allocator_for_initializers"
+"""The one session key that the onnxruntime backend passes on."""
+_CPU_FIELDS = (
+    "threads",
+    "level",
+    "parallel",
+    "inter_threads",
+    "arena",
+    "memory_pattern",
+    "config",
+)
+"""Fields of a CPU plan that a configuration can say."""
+_REWRITING = ("disable", "fast_gelu", "cast_chains", "nbits_block")
+"""Fields that act when the graph is rewritten: they hold in a graph that is stored rewritten."""
+_OPENVINO_FIELDS = ("threads", "precision", "hint", "streams")
+
+_FLAG = r"0|1|true|false"
+_COUNT = r"-?\d{1,20}"
+_SIZE = r"\d{1,20}"
+_TEXT = r"[^\x00-\x1f\x7f]{1,4096}"
+_SHAPES = r"[^\s,:]+:\d+(x\d+)*(,[^\s,:]+:\d+(x\d+)*)*"
+_NAMED = {
+    _TEXT: "a text",
+    _SHAPES: "INPUT:1x3x224x224",
+    _COUNT: "a number",
+    _FLAG: "0 or 1",
+}
+_OPTIONS: Mapping[tuple[str, str], str] = {
+    ("tensorrt", "FP32|FP16|BF16|INT8"): "precision_mode",
+    ("tensorrt", _SIZE): "max_workspace_size_bytes",
+    ("tensorrt", _TEXT): (
+        "int8_calibration_table_name trt_engine_cache_path trt_engine_cache_prefix "
+        "trt_ep_context_file_path trt_extra_plugin_lib_paths trt_timing_cache_path"
+    ),
+    ("tensorrt", _FLAG): (
+        "int8_use_native_calibration_table trt_build_heuristics_enable "
+        "trt_context_memory_sharing_enable trt_cuda_graph_enable trt_detailed_build_log "
+        "trt_dla_enable trt_dump_ep_context_model trt_dump_subgraphs trt_engine_cache_enable "
+        "trt_force_sequential_engine_build trt_force_timing_cache trt_layer_norm_fp32_fallback "
+        "trt_sparsity_enable trt_timing_cache_enable"
+    ),
+    ("tensorrt", _COUNT): (
+        "trt_auxiliary_streams trt_builder_optimization_level trt_dla_core "
+        "trt_ep_context_embed_mode trt_max_partition_iterations trt_min_subgraph_size"
+    ),
+    ("tensorrt", _SHAPES): (
+        "trt_profile_max_shapes trt_profile_min_shapes trt_profile_opt_shapes"
+    ),
+    ("tensorrt", r"[+-]\w+(,[+-]\w+)*"): "trt_tactic_sources",
+    ("cuda", "kNextPowerOfTwo|kSameAsRequested"): "arena_extend_strategy",
+    ("cuda", "EXHAUSTIVE|HEURISTIC|DEFAULT"): "cudnn_conv_algo_search",
+    ("cuda", _FLAG): (
+        "cudnn_conv1d_pad_to_nc1d cudnn_conv_use_max_workspace do_copy_in_default_stream "
+        "enable_cuda_graph enable_skip_layer_norm_strict_mode fuse_conv_bias prefer_nhwc "
+        "tunable_op_enable tunable_op_tuning_enable use_ep_level_unified_stream use_tf32"
+    ),
+    ("cuda", _SIZE): "gpu_mem_limit",
+    ("cuda", _COUNT): "sdpa_kernel tunable_op_max_tuning_duration_ms",
+}
+"""Accelerator of a GPU and pattern of a value -> its options of that kind: what Triton's
+onnxruntime backend reads, and for ``cuda`` the options of onnxruntime's provider. Devices and
+streams are left out, as Triton sets them. Triton takes any name and any text, and fails when it
+loads."""
 
 
 @dataclass(frozen=True)
@@ -58,41 +148,410 @@ class Triton(Target):
     openvino: str = ""
 
     def __post_init__(self) -> None:
-        self.server  # noqa: B018 (it checks the fields)
+        if not self.carried:
+            raise BadSettings(
+                f"release {self.release_name[:8]} of Triton is not known here",
+                fix=f"use one of: {', '.join(RELEASES)}, or say what it carries: "
+                f'triton(release={self.release_name[:8]}, onnxruntime="VERSION")',
+            )
+        read_accelerator_options(self.accelerator, self.options)
+        if self.instances in (0, "0"):
+            raise BadSettings("a server needs an instance", fix="give instances=1 or more")
+        if self.gpus and any(one.kind for one in read_instances(self.instances)):
+            raise BadSettings(
+                f"instances='{self.instances}' names devices, and so does gpus",
+                fix="leave gpus out",
+            )
+        if other := [one.device for one in self.groups if one.kind == "npu"]:
+            raise BadSettings(f"Triton has no '{other[0]}'", fix="name cpu, gpu0, gpu1, ...")
+        if self.accelerator and not self.gpu_numbers:
+            raise BadSettings(
+                f"accelerator '{self.accelerator}' is for GPUs, and none is given",
+                fix="add gpus=[0]",
+            )
+        if (self.preferred or self.delay_us or self.queue or self.timeout_us) and not self.batch:
+            raise BadSettings(
+                "preferred, delay_us, queue and timeout_us are about batches, and calls are left "
+                "as they are",
+                fix="add batch=N, the most rows of a run",
+            )
+        if over := [size for size in self.preferred if not 1 <= size <= self.batch]:
+            raise BadSettings(
+                f"a preferred batch of {over[0]} is not between 1 and batch={self.batch}",
+                fix="give smaller ones, or a larger batch",
+            )
 
     @property
-    def server(self) -> ServerOptions:
-        """The fields, checked."""
-        return ServerOptions(
-            f"{self.release:.2f}",
-            self.instances,
-            self.gpus,
-            self.batch,
-            self.preferred,
-            self.delay_us,
-            self.queue,
-            self.timeout_us,
-            self.accelerator,
-            self.options,
-            self.offline,
-            self.warm_up,
-            self.onnxruntime,
-            self.openvino,
-        )
+    def release_name(self) -> str:
+        """The release as NVIDIA writes it, with two digits of the month."""
+        return f"{self.release:.2f}"
+
+    @property
+    def carried(self) -> Mapping[str, str]:
+        """Versions of runtimes inside the release; what a person says of it counts."""
+        given = {"onnxruntime": self.onnxruntime, "openvino": self.openvino}
+        known = RELEASES.get(self.release_name, {})
+        return {**known, **{name: version for name, version in given.items() if version}}
+
+    @property
+    def groups(self) -> tuple[InstanceGroup, ...]:
+        """The instances by device: those given, on each of `gpus` where these are."""
+        given = read_instances(self.instances)
+        if not self.gpus:
+            return given
+        return tuple(InstanceGroup(total(given), "gpu", index) for index in self.gpus)
+
+    @property
+    def gpu_numbers(self) -> tuple[int, ...]:
+        """Numbers of the GPUs that it serves on; none where it serves on the CPU."""
+        return tuple(dict.fromkeys(one.index for one in self.groups if one.kind == "gpu"))
 
     def refuses(self, source: Source) -> str:
         """Settings that Triton cannot pass on, and types that it does not know."""
-        return repository.refusal(source, self.server)
+        refusal = self._openvino_refusal if _on_openvino(source) else self._cpu_refusal
+        return refusal(source) or next(self._unfit(source), "")
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
-        """Write a folder a model: configuration, version 1, a golden sample as warm-up."""
-        repository.write(source, folder, self.server, replayed=self.replayed)
-        return (repository.start(self.server),)
+        """Write a folder a model: configuration, version 1, a golden sample as warm-up.
+
+        Raises:
+            BackendMissing: The environment with the release's runtime is needed and not there.
+            BadModel: A model does not convert.
+        """
+        place = self._environment(source, demanded=self.replayed or self.offline)
+        for name, label in source.labels.items():
+            home = folder / label / _VERSION
+            home.mkdir(parents=True)
+            if _on_openvino(source):
+                openvino_ir.write(source, {name: home / "model.xml"}, place)
+            elif self.offline:
+                _store_rewritten(source, name, home / "model.onnx", place)
+            else:
+                copy_model(source, name, home)
+            for file, values in self._warm_up_files(source, name).items():
+                (folder / label / _WARM_UP).mkdir(exist_ok=True)
+                (folder / label / _WARM_UP / file).write_bytes(values.tobytes())
+            (folder / label / CONFIG).write_text(self.config(source, name), encoding="ascii")
+        gpus = "--gpus all " if self.gpu_numbers else ""
+        image = f"nvcr.io/nvidia/tritonserver:{self.release_name}-py3"
+        how = f"docker run --rm {gpus}-p 8000:8000 -p 8001:8001 -v $PWD:/models {image}"
+        return (f"{how} tritonserver --model-repository=/models",)
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
-        """Run the models as their configurations say, under the release's runtime."""
-        return repository.replay(source, folder, self.server)
+        """Run the models as their configurations say, under the release's runtime.
+
+        Raises:
+            BadModel: A configuration says other settings than were tuned, or a model does not run.
+            BackendMissing: The environment is not there.
+        """
+        place = self._environment(source)
+        file = "model.xml" if _on_openvino(source) else "model.onnx"
+        for name, label in source.labels.items():
+            if (folder / label / CONFIG).read_text(encoding="ascii") != self.config(source, name):
+                raise BadModel(
+                    f"{label}/{CONFIG} does not say what the plan was tuned with", fix="pack again"
+                )
+        files = {name: folder / label / _VERSION / file for name, label in source.labels.items()}
+        runtime = _runtime(source)
+        by = f"{runtime} {self.carried[runtime]}"
+        return by_worker(source, files, self.configured(source), by, environment=place)
 
     def unrun(self, replay: Replay | None) -> str:
         """Triton itself is not here."""
-        return repository.unrun(self.server, replay)
+        parts = [f"Triton {self.release_name} itself, its batching and its queues"]
+        if replay is None:
+            parts.append("the models under its runtime (not replayed)")
+        if self.gpu_numbers:
+            on = f"GPU {', '.join(map(str, self.gpu_numbers))}"
+            on += f" with {self.accelerator}" if self.accelerator else ""
+            parts.append(f"{on}, on which nothing was measured either")
+        return "; ".join(parts)
+
+    def configured(self, source: Source) -> Backend:
+        """Return the plan's settings as the server has them: threads are a number.
+
+        A graph that is stored rewritten is left as it is.
+        """
+        if _on_openvino(source):
+            return openvino_ir.tuned(source)
+        backend = source.backend
+        assert isinstance(backend, Cpu)
+        inter_threads = (backend.inter_threads or threads(source)) if backend.parallel else 0
+        tuned = replace(backend, threads=threads(source), inter_threads=inter_threads)
+        if not self.offline:
+            return tuned
+        plain = {name: getattr(Cpu(), name) for name in _REWRITING}
+        return replace(tuned, level="disabled", **plain)
+
+    def config(self, source: Source, name: str) -> str:
+        """Return the text of a model's ``config.pbtxt``."""
+        signature = source.manifest.signatures[name]
+        backend = self.configured(source)
+        held: dict[str, Any] = {
+            "name": source.labels[name],
+            "backend": _runtime(source),
+            "max_batch_size": self.batch,
+            "default_model_filename": "model.xml" if _on_openvino(source) else "model.onnx",
+            "input": [self._tensor(spec) for spec in signature.inputs],
+            "output": [self._tensor(spec) for spec in signature.outputs],
+            "instance_group": list(self._instance_groups()),
+        }
+        if self.batch:
+            held["dynamic_batching"] = self._batching()
+        if isinstance(backend, Cpu):
+            if optimization := self._optimization(backend):
+                held["optimization"] = optimization
+            parameters = _cpu_parameters(backend)
+        else:
+            assert isinstance(backend, Openvino)
+            parameters = _openvino_parameters(backend)
+        held["parameters"] = [
+            {"key": key, "value": {"string_value": value}} for key, value in parameters.items()
+        ]
+        if self.warm_up and name in source.plan.golden:
+            held["model_warmup"] = [self._warm_up_entry(source, name)]
+        return spell_message(held)
+
+    def _cpu_refusal(self, source: Source) -> str:
+        backend = source.backend
+        if not isinstance(backend, Cpu):
+            return f"Triton's onnxruntime backend does not run '{backend.name()}'"
+        if "onnxruntime" not in self.carried:
+            return f"which onnxruntime Triton {self.release_name} carries is not known here"
+        if backend.custom_ops:
+            return "its libraries of custom operators have no place that holds on every server"
+        lost = _changed(backend, (*_CPU_FIELDS, *_REWRITING) if self.offline else _CPU_FIELDS)
+        lost += [text for text in backend.config if not text.startswith(f"{_INITIALIZERS}=")]
+        if not lost:
+            return ""
+        how = "; offline=true stores the rewritten graph" if lost[0] in _REWRITING else ""
+        return f"Triton has no setting for {', '.join(lost)}{how}"
+
+    def _openvino_refusal(self, source: Source) -> str:
+        """Say why Triton's openvino backend cannot run a plan as measured.
+
+        It asks for bfloat16 or says nothing of precision, and then OpenVINO takes bfloat16 where
+        the CPU has it.
+        """
+        backend = source.backend
+        assert isinstance(backend, Openvino)
+        if self.gpu_numbers:
+            return "Triton's openvino backend serves on the CPU alone"
+        if self.offline:
+            return "offline=true is about onnxruntime's graph"
+        if "openvino" not in self.carried:
+            return f"which openvino Triton {self.release_name} carries is not known here"
+        if lost := _changed(backend, _OPENVINO_FIELDS):
+            return f"Triton's openvino backend has no setting for {', '.join(lost)}; ovms has"
+        if backend.precision == "f16":
+            return "Triton's openvino backend cannot ask for f16; ovms can"
+        sets = source.manifest.machine.get("instruction sets", "").split()
+        if backend.precision == "f32" and (not sets or any(one.endswith("bf16") for one in sets)):
+            return (
+                "Triton's openvino backend cannot ask for f32, and OpenVINO computes in bf16 on "
+                "CPUs like that of the measurement; ovms can"
+            )
+        return ""
+
+    def _unfit(self, source: Source) -> Iterator[str]:
+        """Yield why inputs and outputs cannot be described to Triton."""
+        for name, signature in source.manifest.signatures.items():
+            for spec in (*signature.inputs, *signature.outputs):
+                shown = f"'{spec.name}' of {name or 'the model'}"
+                if not datatypes.known(spec.dtype):
+                    yield f"Triton has no type for {shown}, {spec.dtype or 'of unknown type'}"
+                elif spec.shape is None:
+                    yield f"the rank of {shown} is unknown"
+                elif any(dim == 0 for dim in spec.shape):
+                    yield f"{shown} has a dimension of size 0"
+                elif self.batch and (not spec.shape or isinstance(spec.shape[0], int)):
+                    yield f"the first dimension of {shown} is fixed: calls cannot be stacked"
+
+    def _environment(self, source: Source, *, demanded: bool = True) -> str:
+        """Return where the release's runtime is; this process's own place where it need not be.
+
+        Raises:
+            BackendMissing: It is not there, and it is needed.
+        """
+        runtime = _runtime(source)
+        version = self.carried[runtime]
+        name, fix = environment(runtime, version)
+        if fix is None:
+            return name
+        if demanded:
+            raise BackendMissing(
+                f"Triton {self.release_name} carries {runtime} {version}, which is not here to "
+                "run the package with",
+                fix=f"{fix}, or write it without: triton(replayed=false)",
+            )
+        return HERE
+
+    def _instance_groups(self) -> Iterator[dict[str, Any]]:
+        """Yield Triton's instance groups: GPUs with as many instances each share one."""
+        gpus: dict[int, list[int]] = {}
+        for one in self.groups:
+            if one.kind == "gpu":
+                gpus.setdefault(one.count, []).append(one.index)
+            else:
+                yield {"count": one.count, "kind": Word("KIND_CPU")}
+        for count, numbers in gpus.items():
+            yield {"count": count, "kind": Word("KIND_GPU"), "gpus": numbers}
+
+    def _batching(self) -> dict[str, Any]:
+        policy: dict[str, Any] = {}
+        if self.timeout_us:
+            policy["timeout_action"] = Word("REJECT")
+            policy["default_timeout_microseconds"] = self.timeout_us
+        if self.queue:
+            policy["max_queue_size"] = self.queue
+        return {
+            "preferred_batch_size": list(self.preferred),
+            "max_queue_delay_microseconds": self.delay_us,
+            **({"default_queue_policy": policy} if policy else {}),
+        }
+
+    def _optimization(self, backend: Cpu) -> dict[str, Any]:
+        level = _LEVELS[backend.level]
+        optimization: dict[str, Any] = {"graph": {"level": level}} if level else {}
+        if self.accelerator:
+            given = read_accelerator_options(self.accelerator, self.options)
+            parameters = [{"key": key, "value": value} for key, value in given.items()]
+            accelerator = {"name": self.accelerator, "parameters": parameters}
+            optimization["execution_accelerators"] = {"gpu_execution_accelerator": [accelerator]}
+        return optimization
+
+    def _tensor(self, spec: TensorSpec) -> dict[str, Any]:
+        """Describe an input or output; where calls are stacked, without the first dimension."""
+        shape = (spec.shape or ())[1 if self.batch else 0 :]
+        dims = [dim if isinstance(dim, int) else -1 for dim in shape]
+        held = {"name": spec.name, "data_type": _data_type(spec.dtype), "dims": dims or [1]}
+        return held if dims else held | {"reshape": {"shape": []}}
+
+    def _warm_up_sample(self, source: Source, name: str) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the first golden sample, of one row where calls are stacked."""
+        feeds, _ = next(iter(source.feeds(name)))
+        arrays = {tensor: np.asarray(array) for tensor, array in feeds.items()}
+        return {tensor: one[:1] if self.batch else one for tensor, one in arrays.items()}
+
+    def _warm_up_entry(self, source: Source, name: str) -> dict[str, Any]:
+        """Return the entry of a configuration that has the server run a golden sample."""
+        types = {spec.name: spec.dtype for spec in source.manifest.signatures[name].inputs}
+        inputs = []
+        for index, (tensor, array) in enumerate(self._warm_up_sample(source, name).items()):
+            dims = list(array.shape[1 if self.batch else 0 :]) or [1]
+            is_text = array.dtype.kind in "USO"
+            values = {"zero_data": True} if is_text else {"input_data_file": f"input{index}"}
+            value = {"data_type": _data_type(types[tensor]), "dims": dims, **values}
+            inputs.append({"key": tensor, "value": value})
+        return {"name": "golden sample", "batch_size": min(self.batch, 1), "inputs": inputs}
+
+    def _warm_up_files(self, source: Source, name: str) -> Mapping[str, np.ndarray[Any, Any]]:
+        """Return the files that the entry names and their values."""
+        if not self.warm_up or name not in source.plan.golden:
+            return {}
+        arrays = enumerate(self._warm_up_sample(source, name).values())
+        return {f"input{index}": one for index, one in arrays if one.dtype.kind not in "USO"}
+
+
+def read_accelerator_options(accelerator: str, given: Sequence[str]) -> dict[str, str]:
+    """Return ``key=value`` texts as a mapping.
+
+    Raises:
+        BadSettings: The accelerator has no such option, a value is none that it takes, or there
+            is no accelerator.
+    """
+    if given and not accelerator:
+        raise BadSettings(
+            f"'{given[0]}' is an option of an accelerator, and none is given",
+            fix="add accelerator=tensorrt or accelerator=cuda",
+        )
+    known = {
+        option: pattern
+        for (name, pattern), options in _OPTIONS.items()
+        if name == accelerator
+        for option in options.split()
+    }
+    read: dict[str, str] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or key not in known:
+            raise BadSettings(
+                f"{accelerator} has no option '{key}'",
+                fix=f"use one of: {', '.join(sorted(known))}",
+            )
+        if key in read:
+            raise BadSettings(f"option '{key}' is given twice", fix="keep one")
+        if re.fullmatch(known[key], value) is None:
+            named = _NAMED.get(known[key], known[key].replace("|", ", "))
+            raise BadSettings(
+                f"'{value}' is no value of {accelerator}'s '{key}'", fix=f"give {named}"
+            )
+        read[key] = value
+    return read
+
+
+def _on_openvino(source: Source) -> bool:
+    return isinstance(source.backend, Openvino)
+
+
+def _runtime(source: Source) -> str:
+    """Return the backend of Triton that runs a plan, which is its distribution's name too."""
+    return "openvino" if _on_openvino(source) else "onnxruntime"
+
+
+def _changed(backend: Backend, said: Sequence[str]) -> list[str]:
+    """Return the fields that are not at their defaults, but for those that can be said."""
+    plain = type(backend)()
+    return [
+        one.name
+        for one in fields(backend)
+        if one.name not in said and getattr(backend, one.name) != getattr(plain, one.name)
+    ]
+
+
+def _cpu_parameters(backend: Cpu) -> dict[str, str]:
+    parameters = {
+        "intra_op_thread_count": str(backend.threads),
+        "execution_mode": str(int(backend.parallel)),
+        "enable_mem_arena": str(int(backend.arena)),
+        "enable_mem_pattern": str(int(backend.memory_pattern)),
+    }
+    if backend.parallel:
+        parameters["inter_op_thread_count"] = str(backend.inter_threads)
+    return parameters | dict(text.split("=", 1) for text in backend.config)
+
+
+def _openvino_parameters(backend: Openvino) -> dict[str, str]:
+    parameters = {
+        "INFERENCE_NUM_THREADS": str(backend.threads),
+        "PERFORMANCE_HINT": backend.hint.upper(),
+    }
+    if backend.precision == "bf16":
+        parameters["HINT_BF16"] = "YES"
+    if backend.streams:
+        parameters["NUM_STREAMS"] = str(backend.streams)
+    return parameters
+
+
+def _data_type(dtype: str) -> Word:
+    """Return Triton's name of a type: the protocol's, but for text."""
+    return Word(f"TYPE_{datatypes.datatype(dtype).replace('BYTES', 'STRING')}")
+
+
+def _store_rewritten(source: Source, name: str, out: Path, place: str) -> None:
+    """Store a model as the release's runtime rewrites it.
+
+    Raises:
+        BadModel: It does not.
+    """
+    backend, _ = stored.lowered(source.backend, effective_cpus())
+    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
+        root = Path(temporary).resolve()
+        job = WorkerJob({"": source.models[name].resolve()}, backend, {}, root, environment=place)
+        try:
+            ask_once(job, ("optimize", {"out": str(out.resolve())}))
+        except WorkerFailed as error:
+            raise BadModel(
+                f"the release's onnxruntime does not rewrite the model: {error.failure.reason}",
+                fix=error.failure.fix or "leave offline=true out",
+            ) from None

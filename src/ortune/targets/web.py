@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+import numpy as np
 
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
-from ortune.core.errors import BadModel
-from ortune.deployment import check_samples, model_files
-from ortune.deployment.web import browser, page
+from ortune.core import wording
+from ortune.core.errors import BadModel, BadSettings, gist
+from ortune.core.session import Tensors
+from ortune.engine.golden import snr_db
+from ortune.targets.common import plain_session
+
+PACKAGE = "onnxruntime-web"
+_RUNTIME = (
+    "ort.wasm.min.mjs",
+    "ort-wasm-simd-threaded.mjs",
+    "ort-wasm-simd-threaded.wasm",
+)
+_FILES = ("index.html", "page.js", "session.mjs", "run.mjs", "serve.py")
+_QUIET = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync", "--no-first-run"),
+]
+_LIMIT_MS, _LOOK_MS = 240_000, 100
 
 
 @dataclass(frozen=True)
@@ -34,14 +60,14 @@ class WebPage(Target):
 
     def missing(self) -> str | None:
         """The runtime is npm's, not pip's."""
-        if page.runtime(self.runtime, self.version) is None:
-            return f"npm install {page.PACKAGE}@{self.version}"
+        if find_runtime(self.runtime, self.version) is None:
+            return f"npm install {PACKAGE}@{self.version}"
         return None
 
     def refuses(self, source: Source) -> str:
         """Find by running, where node is here, whether WebAssembly has the kernels."""
-        why = model_files.refusal(source) or check_samples.refusal(source)
-        if why or not check_samples.found("node"):
+        why = plain_session.refusal(source)
+        if why or not shutil.which("node"):
             return why
         with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
             folder = Path(temporary)
@@ -54,9 +80,9 @@ class WebPage(Target):
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write everything that the page fetches."""
-        package = page.runtime(self.runtime, self.version)
+        package = find_runtime(self.runtime, self.version)
         assert package is not None  # else it is missing
-        page.write(source, folder, package)
+        _write_page(source, folder, package)
         return (
             "python serve.py    then open http://127.0.0.1:8080/",
             "threads need the headers Cross-Origin-Opener-Policy and -Embedder-Policy (serve.py)",
@@ -64,9 +90,9 @@ class WebPage(Target):
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Open it in Chromium; node runs the same WebAssembly where there is no browser."""
-        if browser.chromium():
-            return browser.replay(source, folder)
-        return self._node(source, folder) if check_samples.found("node") else None
+        if chromium():
+            return replay_in_browser(source, folder)
+        return self._node(source, folder) if shutil.which("node") else None
 
     def unrun(self, replay: Replay | None) -> str:
         """A browser needs Playwright and Chromium."""
@@ -75,9 +101,161 @@ class WebPage(Target):
         return "" if "Chromium" in replay.by else "the page in a browser"
 
     def _node(self, source: Source, folder: Path) -> Replay:
-        node = check_samples.found("node")
+        node = shutil.which("node")
         assert node is not None
         by = f"node, onnxruntime-web {self.version}"
-        return check_samples.replay(
+        return plain_session.replay_program(
             source, by, lambda name: [node, folder / "run.mjs", name], where=folder
         )
+
+
+def find_runtime(given: str, version: str) -> Path | None:
+    """Return the folder of the npm package in a version, or None if it is not here.
+
+    Args:
+        given: The folder that a person named; else ``node_modules`` of the working folder and
+            what ``NODE_PATH`` lists are looked at.
+        version: The one that the page is made for.
+
+    Raises:
+        BadSettings: The folder that was named is not that package in that version.
+    """
+    if given:
+        folder = Path(given)
+        found = _version(folder)
+        if found != version:
+            raise BadSettings(
+                f"'{given}' holds {PACKAGE} {found or 'in no version'}, not {version}",
+                fix=f"npm install {PACKAGE}@{version}, or write web(version=...)",
+            )
+        return folder
+    listed = [Path("node_modules"), *map(Path, os.environ.get("NODE_PATH", "").split(os.pathsep))]
+    places = [folder / PACKAGE for folder in listed if folder.name]
+    return next((one for one in places if _version(one) == version), None)
+
+
+def _version(folder: Path) -> str:
+    try:
+        held = json.loads((folder / "package.json").read_bytes())
+    except (OSError, ValueError):
+        return ""
+    known = isinstance(held, dict) and held.get("name") == PACKAGE
+    return str(held.get("version", "")) if known else ""
+
+
+def _write_page(source: Source, folder: Path, package: Path) -> None:
+    """Write the page with everything that it fetches."""
+    (folder / "ort").mkdir()
+    for name in _RUNTIME:
+        shutil.copyfile(package / "dist" / name, folder / "ort" / name)
+    checks = plain_session.write_samples(source, folder / "check")
+    models = []
+    for name, home in plain_session.homes(source, folder / "model").items():
+        model = plain_session.copy_model(source, name, home)
+        models.append(
+            {
+                "name": name,
+                "file": _place(model, folder),
+                "external": [
+                    {"path": place, "file": _place(home / place, folder)}
+                    for place in source.external(name)
+                ],
+                "checks": [_place(one, folder) for one in sorted(checks[name].iterdir())],
+            }
+        )
+    held = json.dumps({"title": source.name, "models": models}, indent=1, sort_keys=True)
+    (folder / "models.json").write_text(f"{held}\n", encoding="utf-8")
+    plain_session.write_settings(folder, plain_session.cpu(source))
+    for name in _FILES:
+        plain_session.write_text_file(folder / name, f"web/{name}")
+
+
+def _place(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix()
+
+
+def chromium() -> str | None:
+    """Return the browser, where Playwright is installed to drive it."""
+    if importlib.util.find_spec("playwright") is None:
+        return None
+    programs = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    return next((path for path in programs if path), None)
+
+
+def replay_in_browser(source: Source, folder: Path) -> Replay:
+    """Serve the folder, open the page and compare its answers to the golden ones.
+
+    Raises:
+        BadModel: The page fails, or asks for anything beyond its origin.
+    """
+    from playwright.sync_api import sync_playwright
+
+    held = json.loads((folder / "models.json").read_bytes())
+    checks = {model["name"]: model["checks"] for model in held["models"]}
+    with _served(folder) as address, sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium(), args=_QUIET)
+        page = browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(address)
+        result = _result(page)
+        if "error" in result:
+            raise BadModel(f"the page fails: {gist(result['error'])}", fix=plain_session.ANOTHER)
+        worst = float("inf")
+        for name in source.models:
+            for check, (_, expected) in zip(checks[name], source.feeds(name), strict=True):
+                answers = page.evaluate("([name, check]) => answers(name, check)", [name, check])
+                worst = min(worst, snr_db(expected, _arrays(answers, expected)))
+        by = f"onnxruntime-web {result['version']} in Chromium {browser.version}"
+        browser.close()
+    _demand_inside(asked, address)
+    return Replay(f"{by}, {wording.count(int(result['threads']), 'thread')}", worst)
+
+
+def _result(page: Any) -> dict[str, Any]:
+    """Wait for what the page says of itself; its policy forbids what Playwright waits by.
+
+    Raises:
+        BadModel: It says nothing for four minutes.
+    """
+    for _ in range(_LIMIT_MS // _LOOK_MS):
+        found: dict[str, Any] | None = page.evaluate("window.result")
+        if found is not None:
+            return found
+        page.wait_for_timeout(_LOOK_MS)
+    raise BadModel(f"the page did not end within {_LIMIT_MS // 1000} s", fix=plain_session.ANOTHER)
+
+
+def _arrays(answers: dict[str, str], expected: Tensors) -> Tensors:
+    made = {}
+    for name, wanted in expected.items():
+        values = np.frombuffer(base64.b64decode(answers.get(name, "")), np.asarray(wanted).dtype)
+        made[name] = values.reshape(wanted.shape) if values.size == wanted.size else values
+    return made
+
+
+def _demand_inside(asked: list[str], address: str) -> None:
+    """Refuse a page that asked anybody but the server that it came from.
+
+    Raises:
+        BadModel: It did.
+    """
+    for url in asked:
+        split = urlsplit(url)
+        if split.scheme not in ("data", "blob") and split.netloc != urlsplit(address).netloc:
+            raise BadModel(f"the page asks for {gist(url)}", fix="report this as a bug")
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    """Serve by the package's own server and give its address."""
+    command = [sys.executable, str(folder / "serve.py"), "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert server.stdout is not None
+        yield server.stdout.readline().decode().rpartition(" ")[2].strip()
+    finally:
+        server.terminate()
+        server.wait()
+        if server.stdout is not None:
+            server.stdout.close()

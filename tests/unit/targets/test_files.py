@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +13,10 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.bundle.package import Packaged, package
 from ortune.bundle.source import Source
-from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
+from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.facts import TensorSpec
-from ortune.deployment import model_card
 from ortune.engine.manifest import Signature
-from ortune.targets.huggingface import HuggingFace
-from ortune.targets.oci import OciImage
+from ortune.targets.huggingface import HuggingFace, card, read_evidence
 from ortune.targets.onnx import OnnxFile
 from ortune.targets.ort_mobile import OrtMobile
 from ortune.targets.web import WebPage
@@ -32,14 +29,14 @@ def made(folder: Path, target: str, name: str = "out") -> Packaged:
 def test_the_plain_file(tmp_path: Path) -> None:
     found = made(tmp_path, "onnx")
     held = packaged.contents(found.path)
-    assert {"python/run.py", "cpp/run.cc", "csharp/Run.cs", "java/Run.java"} <= set(held)
+    assert {"python/run.py", "cpp/run.cc", "cpp/ort_api.h", "javascript/run.js"} <= set(held)
     assert {"model/model.onnx", "check/0/inputs.txt", "check/1/output_0.bin"} <= set(held)
     assert found.replay is not None and found.replay.difference_db == float("inf")
-    assert "options.intra_op_num_threads = 1" in held["python/run.py"].decode()
-    assert "C++, C#, Java, JavaScript" in found.unrun
+    assert json.loads(held["settings.json"])["threads"] == 1
+    assert "C++ and JavaScript" in found.unrun
 
 
-@pytest.mark.parametrize("target", ["onnx", "ort-mobile", "oci", "huggingface"])
+@pytest.mark.parametrize("target", ["onnx", "ort-mobile", "huggingface"])
 def test_the_same_bytes_without_places(tmp_path: Path, target: str) -> None:
     bundle = packaged.bundle(tmp_path)
     spelled = (
@@ -108,9 +105,9 @@ def test_a_file_for_phones(tmp_path: Path, style: str) -> None:
     assert held["toy.ort"][4:8] == b"ORTM"
     listed = held["required_operators_and_types.config"].decode()
     assert "ai.onnx;14;Add" in listed and "float" in listed and str(tmp_path) not in listed
-    program = held["python/run.py"].decode()
-    assert "model.read_bytes()" in program
-    assert ("session.enable_saved_runtime_optimizations" in program) == (style == "runtime")
+    entries = json.loads(held["settings.json"])["entries"]
+    assert ("session.enable_saved_runtime_optimizations" in entries) == (style == "runtime")
+    assert "optimization.disable_specified_optimizers" not in entries
     assert found.replay is not None and found.replay.difference_db == float("inf")
     assert "a phone" in found.unrun
 
@@ -133,13 +130,7 @@ def test_a_card_is_no_program(tmp_path: Path) -> None:
     with packaged.source(tmp_path) as source:
         hostile = Signature((TensorSpec("<img src=x>|`\n# x", "float32", (1, "<b>")),), ())
         source = replace(source, manifest=replace(source.manifest, signatures={"": hostile}))
-        text = model_card.card(
-            source,
-            model_card.evidence_of(source),
-            licence="Mine: 1\nlicense: mit",
-            base_model="",
-            load="run",
-        )
+        text = card(source, read_evidence(source), "Mine: 1\nlicense: mit", "", "run")
     assert "<img" not in text and "<b>" not in text and "\n# x" not in text
     assert 'license: other\nlicense_name: "Mine: 1\\nlicense: mit"\n' in text
 
@@ -148,40 +139,6 @@ def test_a_licence_that_nobody_said(tmp_path: Path) -> None:
     found = made(tmp_path, "huggingface(replayed=false)")
     assert "names no licence" in found.lines[-1]
     assert "\nlicense:" not in (found.path / "README.md").read_text(encoding="utf-8")
-
-
-def test_an_image(tmp_path: Path) -> None:
-    found = made(tmp_path, "oci")
-    held = packaged.contents(found.path)
-    text = held["Dockerfile"].decode()
-    assert text.startswith("FROM python:3.11.9-slim-bookworm\n")
-    assert "HEALTHCHECK" in text and '"--health"]' in text
-    needed = held["requirements.txt"].decode().splitlines()
-    assert all(re.fullmatch(r"[\w-]+==[\w.+-]+", line) for line in needed), needed
-    assert any(line.startswith("onnxruntime==") for line in needed)
-    assert held["app/model.ortune"] == (tmp_path / "toy.ortune").read_bytes()
-    assert {"image/index.json", "image/oci-layout"} <= set(held)
-    assert found.replay is not None and found.replay.difference_db == float("inf")
-    assert found.unrun == "the image in a container"
-
-
-def test_an_image_on_another(tmp_path: Path) -> None:
-    first = made(tmp_path, "oci(replayed=false)", "first")
-    base = first.path / "image"
-    found = package([tmp_path / "toy.ortune"], tmp_path / "second", OciImage(base=str(base)))
-    blobs = list((found.path / "image" / "blobs" / "sha256").iterdir())
-    assert len(blobs) == 3  # both layers are the same bytes
-    assert str(tmp_path) not in (found.path / "package.json").read_text(encoding="utf-8")
-    with pytest.raises(BadSettings, match="is no image"):
-        OciImage(python="python\nRUN rm")
-
-
-def test_versions_are_versions(tmp_path: Path) -> None:
-    with packaged.source(tmp_path) as source:
-        versions = {"numpy": "1.0\n--index-url http://elsewhere/"}
-        hostile = replace(source, manifest=replace(source.manifest, versions=versions))
-        with pytest.raises(BadModel, match="is no version of numpy"):
-            OciImage().write(hostile, tmp_path / "source")
 
 
 def npm(folder: Path, version: str = "1.30.0") -> Path:
@@ -205,9 +162,7 @@ def test_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = json.loads(held["models.json"])
     assert page["models"][0]["checks"] == ["check/0", "check/1"]
     assert {page["models"][0]["file"], "ort/ort.wasm.min.mjs", "serve.py"} <= set(held)
-    session = held["session.mjs"].decode()
-    assert "options.graphOptimizationLevel = 'all';" in session and "$settings" not in session
-    assert "`${folder}/inputs.txt`" in session
+    assert json.loads(held["settings.json"])["level"] == "all"
     for name, data in held.items():
         assert b"http://" not in data.replace(b"http://127.0.0.1", b""), name
         assert b"https://" not in data and str(tmp_path).encode() not in data, name
@@ -231,3 +186,9 @@ def test_a_plan_that_sets_more_is_passed_over(tmp_path: Path) -> None:
     with pytest.raises(OrtuneError, match=r"no confirmed plan can run on onnx: .*openvino"):
         package([bundle], tmp_path / "out", "onnx")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_image_is_written_no_more(tmp_path: Path) -> None:
+    with pytest.raises(OrtuneError, match="target `oci` is no more") as caught:
+        package([], tmp_path / "out", "oci(replayed=false)")
+    assert "docs/reader.md" in caught.value.fix

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime as ort
 import pytest
 from tests.unit import studies
@@ -19,16 +17,33 @@ from ortune.bundle.pack import pack
 from ortune.bundle.package import package
 from ortune.bundle.source import unpacked
 from ortune.bundle.target import Target
-from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
-from ortune.core.plugins import spelling
-from ortune.deployment import yaml
-from ortune.deployment.triton import text
-from ortune.targets.kserve import Kserve
+from ortune.core.errors import BadModel, BadSettings, OrtuneError
+from ortune.targets.kserve import Kserve, service_name, yaml
 from ortune.targets.openvino import OpenvinoIr
-from ortune.targets.ovms import Ovms
-from ortune.targets.triton import Triton
+from ortune.targets.ovms import Ovms, read_models
 
 HERE = ort.__version__
+SERVICE = """apiVersion: "serving.kserve.io/v1beta1"
+kind: "InferenceService"
+metadata:
+  name: "toy"
+spec:
+  predictor:
+    model:
+      modelFormat:
+        name: "onnx"
+      protocolVersion: "v2"
+      runtime: "kserve-tritonserver"
+      runtimeVersion: "26.05-py3"
+      storageUri: "s3://b/m"
+      resources:
+        requests:
+          cpu: "2"
+          memory: "2Gi"
+        limits:
+          cpu: "2"
+          memory: "2Gi"
+"""
 
 
 @pytest.fixture
@@ -49,90 +64,20 @@ def files(folder: Path) -> Mapping[str, bytes]:
     }
 
 
-def test_a_triton_repository_is_written_and_run_again(bundle: Path, tmp_path: Path) -> None:
-    found = package([bundle], tmp_path / "a", Triton(onnxruntime=HERE))
-    held = files(found.path)
-    assert sorted(held) == [
-        "package.json",
-        "toy/1/model.onnx",
-        "toy/config.pbtxt",
-        "toy/warmup/input0",
-    ]
-    assert found.replay is not None and found.replay.by == f"onnxruntime {HERE}"
-    assert found.replay.difference_db == float("inf") and found.replay.overhead is not None
-    assert found.unrun == "Triton 26.05 itself, its batching and its queues"
-    assert "tritonserver:26.05-py3" in found.lines[0]
-    read = text.read(held["toy/config.pbtxt"].decode("ascii"))
-    assert read["backend"] == ["onnxruntime"] and read["max_batch_size"] == [0]
-    (warm_up,) = read["model_warmup"]
-    (given,) = warm_up["inputs"]
-    assert given["value"][0]["dims"] == [2, 4]
-    assert np.frombuffer(held["toy/warmup/input0"], np.float32).tolist() == [-1.5] * 8
-    again = package([bundle], tmp_path / "b", Triton(onnxruntime=HERE, replayed=False))
-    same = files(again.path)
-    del held["package.json"], same["package.json"]  # type: ignore[attr-defined]
-    assert same == held
-
-
-def test_stacked_calls_warm_up_with_one_row(bundle: Path, tmp_path: Path) -> None:
-    target = Triton(onnxruntime=HERE, batch=4, replayed=False)
-    held = files(package([bundle], tmp_path / "a", target).path)
-    read = text.read(held["toy/config.pbtxt"].decode("ascii"))
-    assert read["model_warmup"][0]["batch_size"] == [1]
-    assert len(held["toy/warmup/input0"]) == 4 * 4
-
-
-def test_without_the_releases_runtime_nothing_is_written(bundle: Path, tmp_path: Path) -> None:
-    target = Triton(onnxruntime="1.2.3")
-    with pytest.raises(BackendMissing, match=r"carries onnxruntime 1\.2\.3") as error:
-        package([bundle], tmp_path / "a", target)
-    assert "ortune env add onnxruntime==1.2.3" in error.value.fix
-    assert not (tmp_path / "a").exists()
-    found = package([bundle], tmp_path / "a", replace(target, replayed=False))
-    assert found.replay is None and "(not replayed)" in found.unrun
-
-
-def test_a_tampered_configuration_is_caught(bundle: Path, tmp_path: Path) -> None:
-    target = Triton(onnxruntime=HERE)
-    with unpacked(bundle) as held:
-        source = held.source(held.manifest.plans[0])
-        target.write(source, tmp_path / "a")
-        path = tmp_path / "a" / "toy" / "config.pbtxt"
-        path.write_text(path.read_text().replace('"intra_op_thread_count"', '"intra_op"'))
-        with pytest.raises(BadModel, match="threads=0, and the plan was tuned with 1"):
-            target.replay(source, tmp_path / "a")
-
-
-def test_a_rewritten_graph_is_stored_and_run(tmp_path: Path) -> None:
-    plan = Cpu(threads=1, disable=("BiasGeluFusion",), level="extended")
-    bundle = pack(studies.study(tmp_path, backend=plan), tmp_path / "toy.ortune")
-    with pytest.raises(OrtuneError, match="offline=true"):
-        package([bundle], tmp_path / "a", Triton(onnxruntime=HERE))
-    found = package([bundle], tmp_path / "a", Triton(onnxruntime=HERE, offline=True))
-    assert found.replay is not None and found.replay.difference_db > 100
-    assert b"level: 2" in files(found.path)["toy/config.pbtxt"]
-
-
-def test_a_release_is_spelled_as_a_number() -> None:
-    assert spelling.parse(Target, "triton(release=26.05)") == Triton()
-    made = spelling.parse(Target, 'triton(release=30.10, onnxruntime="1.40.0")')
-    assert isinstance(made, Triton) and made.server.release == "30.10"
-    with pytest.raises(BadSettings, match=r"release 30\.10 of Triton is not known"):
-        spelling.parse(Target, "triton(release=30.10)")
-
-
 def test_kserve(bundle: Path, tmp_path: Path) -> None:
     target = Kserve(onnxruntime=HERE, memory="2Gi", storage="s3://b/m", instances=2)
     found = package([bundle], tmp_path / "a", target)
     held = files(found.path)
-    read = yaml.read(held["inferenceservice.yaml"].decode())
-    model = read["spec"]["predictor"]["model"]
-    assert read["metadata"]["name"] == "toy"
-    assert model["modelFormat"] == {"name": "onnx"} and model["protocolVersion"] == "v2"
-    assert model["runtime"] == "kserve-tritonserver" and model["runtimeVersion"] == "26.05-py3"
-    assert model["resources"]["limits"] == {"cpu": "2", "memory": "2Gi"}
+    assert held["inferenceservice.yaml"].decode() == SERVICE
     assert "models/toy/config.pbtxt" in held
     assert found.replay is not None and found.unrun.startswith("KServe; Triton 26.05")
+
+
+def test_a_service_is_yaml_whatever_its_texts_are() -> None:
+    other = pytest.importorskip("yaml", reason="PyYAML comes with other packages only")
+    held = {"a": {"b": {"odd": 'x: "y"\n- #z', "é": "1"}, "c": "s3://b/c"}, "d": "2Gi"}
+    assert other.safe_load(yaml(held)) == held
+    assert service_name("3_Big__Model" + "x" * 60) == "m-3-big--model" + "x" * 39
 
 
 @pytest.mark.parametrize(
@@ -152,7 +97,7 @@ def test_kserve_with_fewer_cpus_than_threads_is_caught(tmp_path: Path) -> None:
         target.write(source, tmp_path / "a")
         path = tmp_path / "a" / "inferenceservice.yaml"
         path.write_text(path.read_text().replace('cpu: "2"', 'cpu: "1"'))
-        with pytest.raises(BadModel, match=r"gives 1 CPU .* tuned with 2 threads"):
+        with pytest.raises(BadModel, match="is not what the plan was tuned for"):
             target.replay(source, tmp_path / "a")
 
 
@@ -207,3 +152,26 @@ def test_a_tampered_plugin_config_is_caught(tmp_path: Path) -> None:
         )
         with pytest.raises(BadModel, match="was tuned as"):
             Ovms().replay(source, tmp_path / "a")
+
+
+def config_of(**changed: Any) -> dict[str, Any]:
+    return {"model_config_list": [{"config": {"name": "a", "base_path": "a", **changed}}]}
+
+
+@pytest.mark.parametrize(
+    ("held", "what"),
+    [
+        ([], "model_config_list"),
+        ({"model_config_list": [], "more": 1}, "nothing else"),
+        ({"model_config_list": [{"config": {}, "more": 1}]}, "nothing else"),
+        ({"model_config_list": [{"config": {"name": "a"}}]}, "lacks base_path"),
+        (config_of(nrieq=1), "'nrieq' is no key"),
+        (config_of(nireq="1"), "of another type"),
+        (config_of(nireq=True), "of another type"),
+        (config_of(nireq=-1), "negative"),
+    ],
+)
+def test_what_the_model_server_refuses_is_refused(held: Any, what: str) -> None:
+    with pytest.raises(BadModel, match=what):
+        read_models(held)
+    assert read_models(config_of(nireq=2))["a"]["nireq"] == 2

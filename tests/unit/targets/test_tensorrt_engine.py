@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +26,7 @@ from ortune.targets.tensorrt_engine import TensorrtPackage
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1, "mine": 1]>\n'
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "tensorrt_plugin"
 RANGE, PLAIN = "x:1x4..8x4..4x4", "timing_cache=false"
 AFTER = (
     "network.num_inputs -> 1",
@@ -182,3 +186,26 @@ def test_an_engine_is_built_in_a_worker_and_run_on_the_golden_samples(
     assert found.replay is not None and found.replay.difference_db == float("inf")
     assert found.unrun == "trtexec"
     assert [one.with_suffix(".rest").read_text() for one in scripts] == ["", ""]
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="no cmake here")
+def test_without_headers_nothing_is_built_and_that_is_said(tmp_path: Path) -> None:
+    command = ["cmake", "-S", str(EXAMPLE), "-B", str(tmp_path), "-DTENSORRT_INCLUDE=NOTFOUND"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "not built: " in done.stdout
+    assert not list(tmp_path.glob("*swish*.so"))
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no CUDA compiler here")
+def test_the_kernel_compiles(tmp_path: Path) -> None:
+    command = ["nvcc", "-std=c++17", "-c", str(EXAMPLE / "swish.cu"), "-o", str(tmp_path / "k.o")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_model_has_the_operator(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(EXAMPLE / "make_model.py"), str(tmp_path)], check=True)
+    model = onnx.load(tmp_path / "swish.onnx")
+    onnx.checker.check_model(model)
+    assert [(node.domain, node.op_type) for node in model.graph.node][1] == ("example", "Swish")

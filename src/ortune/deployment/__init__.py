@@ -1,1 +1,0 @@
-"""What package targets share: running a package again, servers' formats, YAML."""

@@ -1,1 +1,0 @@
-"""A plan's session settings as programs in the languages that onnxruntime has an API for."""

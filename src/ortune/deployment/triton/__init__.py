@@ -1,1 +1,0 @@
-"""Triton's model repository: written, read back, run under the release's runtime."""

@@ -1,1 +1,0 @@
-"""A page that runs a model in the browser by onnxruntime-web."""

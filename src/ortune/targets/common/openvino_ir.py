@@ -1,0 +1,86 @@
+"""OpenVINO's own format and properties, for every target whose runtime is OpenVINO."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ortune.backends.openvino import Openvino
+from ortune.bundle.source import Source
+from ortune.bundle.target import Replay
+from ortune.core.capabilities import HERE
+from ortune.core.errors import BadModel
+from ortune.measurement.job import WorkerJob
+from ortune.measurement.process import WorkerFailed, ask_once
+from ortune.targets.common.replay import by_worker, threads
+
+
+def missing() -> str | None:
+    """Return what must be installed to write OpenVINO's own format; None if it is there."""
+    return None if importlib.util.find_spec("openvino") else "pip install 'ortune[openvino]'"
+
+
+def refusal(source: Source) -> str:
+    """Return why OpenVINO cannot run a plan as it was measured; empty when it can."""
+    if not isinstance(source.backend, Openvino):
+        return f"it was measured on '{source.backend.name()}', not on OpenVINO"
+    if source.backend.device != "cpu":
+        return f"it was measured on OpenVINO's device {source.backend.device}, not on its CPU"
+    return ""
+
+
+def tuned(source: Source) -> Openvino:
+    """Return the settings of an OpenVINO plan, with its threads as a number."""
+    backend = source.backend
+    assert isinstance(backend, Openvino)
+    return replace(backend, threads=threads(source))
+
+
+def write(source: Source, files: Mapping[str, Path], environment: str = HERE) -> None:
+    """Write every tuned model in OpenVINO's own format; a worker does it.
+
+    Args:
+        source: A plan for OpenVINO.
+        files: Model name -> ``.xml`` to write; its ``.bin`` goes beside it.
+        environment: Whose OpenVINO writes.
+
+    Raises:
+        BadModel: It does not convert a model.
+    """
+    for name, out in files.items():
+        with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+            root = Path(folder).resolve()
+            models = {"": source.models[name].resolve()}
+            job = WorkerJob(models, Openvino(threads=1), {}, root, environment=environment)
+            try:
+                ask_once(job, ("optimize", {"out": str(out.resolve())}))
+            except WorkerFailed as error:
+                raise BadModel(
+                    f"OpenVINO does not convert the model: {error.failure.reason}",
+                    fix=error.failure.fix or "pack another trial (--trial KEY)",
+                ) from None
+
+
+def replay(
+    source: Source,
+    files: Mapping[str, Path],
+    properties: Mapping[str, str],
+    environment: str = HERE,
+) -> Replay:
+    """Open the written files again with the properties of the package.
+
+    Raises:
+        BadModel: They are others than those that were tuned, or a model does not run.
+    """
+    backend = tuned(source)
+    if properties != (expected := backend.properties()):
+        raise BadModel(
+            f"the package says {dict(properties)}, and the plan was tuned as {expected}",
+            fix="pack again",
+        )
+    release = version("openvino") if environment == HERE else environment.partition("-")[2]
+    return by_worker(source, files, backend, f"openvino {release}", environment=environment)

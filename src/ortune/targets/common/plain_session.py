@@ -1,0 +1,231 @@
+"""Packages for a plain onnxruntime session: model, settings, golden samples, a program.
+
+``settings.json`` holds what the plan sets on a session. A golden sample is a folder that a program
+in any language reads and answers: ``inputs.txt`` and ``outputs.txt`` with a line an array, of its
+file, type, shape (``1x3x224``, or ``-`` for a single value) and name, and the files of raw
+little-endian values.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from ortune.backends.cpu import Cpu
+from ortune.bundle.source import Source
+from ortune.bundle.target import Replay
+from ortune.core.errors import BadModel, gist
+from ortune.core.session import Tensors
+from ortune.engine.golden import snr_db
+
+MODEL = "model.onnx"
+SETTINGS = "settings.json"
+DISABLE = "optimization.disable_specified_optimizers"
+ANOTHER = "pack another trial (--trial KEY)"
+_SHARED = "session.use_env_allocators"
+_TYPES = {
+    *("float32", "float64", "float16", "int8", "uint8", "int16", "uint16", "int32", "uint32"),
+    *("int64", "uint64", "bool"),
+}
+_LIMIT_S = 300
+
+
+def refusal(source: Source) -> str:
+    """Say why a plan is more than a session on onnxruntime's own CPU kernels; empty if it is not.
+
+    A provider that is a package of its own is set up in other ways in each language, one that
+    bundles several models is no session, and not every language has every type.
+    """
+    if not isinstance(source.backend, Cpu):
+        return f"it runs on '{source.backend.name()}', not on onnxruntime's own CPU kernels"
+    if source.plan.custom_ops:
+        return "it needs libraries of custom operators"
+    for signature in source.manifest.signatures.values():
+        for spec in (*signature.inputs, *signature.outputs):
+            if spec.dtype not in _TYPES:
+                return f"'{spec.name}' is {spec.dtype}, which not every language's API takes"
+            if "\n" in spec.name or "\r" in spec.name:
+                return f"{spec.name!r} has a line break in its name"
+    return ""
+
+
+def cpu(source: Source) -> Cpu:
+    """Return the settings of a plan that `refusal` lets through."""
+    assert isinstance(source.backend, Cpu)
+    return source.backend
+
+
+def session_settings(backend: Cpu) -> dict[str, Any]:
+    """Return what a session of this backend is opened with, as plain values.
+
+    Counts of 0 take the CPUs at hand. ``entries`` are session keys. With ``small_arena`` the arena
+    grows as requested, which is one that is registered for the process.
+    """
+    entries = backend.entries()
+    if backend.disable:
+        entries[DISABLE] = ";".join(backend.disable)
+    return {
+        "threads": backend.threads,
+        "inter_threads": backend.inter_threads if backend.parallel else 1,
+        "parallel": backend.parallel,
+        "level": backend.level,
+        "arena": backend.arena,
+        "small_arena": entries.pop(_SHARED, "") == "1",
+        "memory_pattern": backend.memory_pattern,
+        "entries": entries,
+    }
+
+
+def write_settings(folder: Path, backend: Cpu) -> None:
+    """Write ``settings.json``; programs look for it in the folders above the model."""
+    text = json.dumps(session_settings(backend), indent=1, sort_keys=True)
+    (folder / SETTINGS).write_text(f"{text}\n", encoding="utf-8")
+
+
+def write_text_file(path: Path, template: str) -> None:
+    """Write one of the text files of this folder, such as ``programs/run.py``."""
+    text = (files(__package__) / f"{template}.txt").read_text(encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def homes(source: Source, folder: Path) -> dict[str, Path]:
+    """Return model name -> its folder: the given one for the only model."""
+    if len(source.models) == 1:
+        return dict.fromkeys(source.models, folder)
+    return {name: folder / label for name, label in source.labels.items()}
+
+
+def copy_model(source: Source, name: str, home: Path, file: str = MODEL) -> Path:
+    """Copy a tuned model with its external data into a folder and return the model's path.
+
+    Raises:
+        BadModel: External data has the model's own name.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / file
+    shutil.copyfile(source.models[name], path)
+    for place, data in source.external(name).items():
+        if (home / place).exists() or place.partition("/")[0].casefold() == file.casefold():
+            raise BadModel(
+                f"two of the model's files would be '{place}'", fix="rename its external data"
+            )
+        (home / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(data, home / place)
+    return path
+
+
+def write_sample(folder: Path, inputs: Tensors, outputs: Tensors) -> None:
+    """Write one sample."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for label, arrays in (("input", inputs), ("output", outputs)):
+        lines = []
+        for index, (name, array) in enumerate(arrays.items()):
+            values = np.ascontiguousarray(array)
+            file = f"{label}_{index}.bin"
+            dims = "x".join(map(str, np.shape(array))) or "-"
+            lines.append(f"{file} {values.dtype.name} {dims} {name}\n")
+            (folder / file).write_bytes(values.astype(values.dtype.newbyteorder("<")).tobytes())
+        (folder / f"{label}s.txt").write_text("".join(lines), encoding="utf-8", newline="\n")
+
+
+def write_samples(source: Source, folder: Path) -> dict[str, Path]:
+    """Write every golden sample into folders numbered from 0; return model name -> its folder."""
+    places = homes(source, folder)
+    for name, home in places.items():
+        for index, (inputs, outputs) in enumerate(source.feeds(name)):
+            write_sample(home / str(index), inputs, outputs)
+    return places
+
+
+def read_answers(folder: Path, expected: Tensors) -> Tensors:
+    """Return the outputs that a program wrote for a sample, in the types and shapes expected.
+
+    Raises:
+        BadModel: One is missing or has another size.
+    """
+    answers = {}
+    for index, (name, array) in enumerate(expected.items()):
+        path = folder / f"output_{index}.bin"
+        wanted = np.asarray(array)
+        raw = path.read_bytes() if path.is_file() else b""
+        if len(raw) != wanted.nbytes:
+            raise BadModel(
+                f"output '{name}' has {len(raw)} bytes where {wanted.nbytes} are expected",
+                fix=ANOTHER,
+            )
+        values = np.frombuffer(raw, wanted.dtype.newbyteorder("<"))
+        answers[name] = values.astype(wanted.dtype).reshape(wanted.shape)
+    return answers
+
+
+def replay_program(
+    source: Source, by: str, command: Callable[[str], Sequence[str | Path]], *, where: Path
+) -> Replay:
+    """Let a program answer all golden samples.
+
+    Args:
+        source: What the package was made of.
+        by: What runs it, for the report.
+        command: Of a model's name: the program and the model's file; the folders of the sample
+            and of the answers are added.
+        where: The folder that it runs in.
+
+    Raises:
+        BadModel: The program fails, hangs, or leaves an answer out.
+    """
+    worst = float("inf")
+    for name in source.models:
+        for inputs, expected in source.feeds(name):
+            with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
+                check, answers = Path(temporary, "check"), Path(temporary, "answers")
+                write_sample(check, inputs, expected)
+                run_command([*command(name), check, answers], where)
+                worst = min(worst, snr_db(expected, read_answers(answers, expected)))
+    return Replay(by, worst)
+
+
+def run_command(
+    command: Sequence[str | Path],
+    where: Path,
+    *,
+    title: str = "",
+    limit_s: float = _LIMIT_S,
+    env: dict[str, str] | None = None,
+) -> str:
+    """Run a command and return what it printed.
+
+    Args:
+        title: What is said to fail; the program's file without it.
+
+    Raises:
+        BadModel: It fails, or takes longer than the limit in seconds.
+    """
+    words = list(map(str, command))
+    title = title or Path(words[1] if len(words) > 1 else words[0]).name
+    try:
+        done = subprocess.run(
+            words,
+            cwd=where,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+            env=env,
+        )
+    except subprocess.TimeoutExpired:
+        raise BadModel(f"{title} did not end within {limit_s:.0f} s", fix=ANOTHER) from None
+    if done.returncode:
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        why = gist(lines[-1]) if lines else f"exit code {done.returncode}"
+        raise BadModel(f"{title} failed: {why}", fix=ANOTHER)
+    return done.stdout

@@ -1,0 +1,153 @@
+"""Run a written package beside the bundle that it was made of: answers and time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ortune.bundle.source import Source
+from ortune.bundle.target import Replay
+from ortune.core import wording
+from ortune.core.backend import Backend
+from ortune.core.capabilities import HERE
+from ortune.core.errors import BadModel, BadSettings
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins import stored
+from ortune.data.stream import Stream
+from ortune.engine.golden import TOLERANCE_DB, snr_db
+from ortune.measurement.environment import interpreter
+from ortune.measurement.job import WorkerJob
+from ortune.measurement.outputs import outputs
+from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
+
+_NUMBER = re.compile(r"[1-9][0-9]{0,5}")
+_MOST_THREADS = 4096
+"""Threads of one model at most."""
+_WORDS = {"onnxruntime": "ort"}
+"""Distribution -> what the names of its environments begin with, where it is not itself."""
+EFFORT = Effort(min_blocks=3, max_blocks=12, seconds=1.0, decide=False)
+"""Of each fresh pair of bundle and package."""
+
+
+def threads(source: Source) -> int:
+    """Return the threads of a plan; where it takes all CPUs, those of the machine it ran on.
+
+    Other servers take 0 for a number of their own: a package always says how many.
+
+    Raises:
+        BadModel: They are more than any machine has CPUs: a package is handed on, and started
+            where nobody lowers them.
+    """
+    text = source.manifest.machine.get("effective cpus", "")
+    measured = int(text) if _NUMBER.fullmatch(text) else effective_cpus()
+    found = source.backend.threads or measured
+    if found > _MOST_THREADS:
+        asked = wording.count(found, "thread")
+        raise BadModel(f"its settings ask for {asked}", fix=stored.DISTRUST)
+    return found
+
+
+def environment(distribution: str, wanted: str) -> tuple[str, str | None]:
+    """Return the environment that has a version of a runtime, and how to add it if there is none.
+
+    This process's own serves where it has that version.
+    """
+    try:
+        if version(distribution) == wanted:
+            return HERE, None
+    except PackageNotFoundError:
+        pass
+    name = f"{_WORDS.get(distribution, distribution)}-{wanted}"
+    try:
+        interpreter(name)
+    except BadSettings:
+        return name, f"ortune env add {distribution}=={wanted}"
+    return name, None
+
+
+def by_worker(
+    source: Source,
+    models: Mapping[str, Path],
+    backend: Backend,
+    by: str,
+    *,
+    environment: str = HERE,
+) -> Replay:
+    """Run the models of a package in workers, and time them beside the bundle's own.
+
+    No more threads than there are CPUs here, on both sides. Wrong answers are not timed.
+
+    Args:
+        source: What the package was made of.
+        models: Model name -> file of the package.
+        backend: As the package configures it.
+        by: What runs it, for the report.
+        environment: Where it runs; the bundle's runs here.
+
+    Raises:
+        BadModel: The package does not run.
+    """
+    cpus = effective_cpus()
+    here, _ = stored.lowered(source.backend, cpus)
+    there, _ = stored.lowered(backend, cpus)
+    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
+        root = Path(temporary).resolve()
+        worst = float("inf")
+        for name, path in models.items():
+            inputs, expected = source.streams(name)
+            job = _job({"": path}, there, {"": inputs}, root, environment)
+            found = _answers(job, root / f"answers-{len(list(root.iterdir()))}", by)
+            pairs = zip(Stream(expected), found, strict=True)
+            worst = min(worst, *(snr_db(one, two) for one, two in pairs))
+        if not worst >= TOLERANCE_DB:
+            return Replay(by, worst)
+        feeds = {name: source.streams(name)[0] for name in models}
+        starts = (
+            lambda: Worker(_job(source.models, here, feeds, root, HERE)),
+            lambda: Worker(_job(models, there, feeds, root, environment)),
+        )
+        return Replay(by, worst, overhead(*starts))
+
+
+def _answers(job: WorkerJob, path: Path, by: str) -> Stream:
+    try:
+        return outputs(job, range(len(Stream(job.feeds[""]))), path)
+    except WorkerFailed as error:
+        raise BadModel(
+            f"the package does not run under {by}: {error.failure.reason}",
+            fix=error.failure.fix or "pack another trial (--trial KEY)",
+        ) from None
+
+
+def overhead(
+    bundle: Callable[[], Worker], package: Callable[[], Worker]
+) -> tuple[float, float, float] | None:
+    """Return packaged time over the bundle's; None where the bundle's plan does not run here."""
+    try:
+        pairs = [one.pair for one in fresh_pairs(bundle, package, stats.PAIRS, EFFORT)]
+    except BaselineFailed:
+        return None
+    except WorkerFailed as error:
+        raise BadModel(
+            f"the package does not run: {error.failure.reason}",
+            fix=error.failure.fix or "pack another trial (--trial KEY)",
+        ) from None
+    found = stats.ratio(pairs)
+    return found.value, found.low, found.high
+
+
+def _job(
+    models: Mapping[str, Path],
+    backend: Backend,
+    feeds: Mapping[str, Path],
+    root: Path,
+    environment: str,
+) -> WorkerJob:
+    out = worker_folder(root / "workers", "package")
+    files = {name: path.resolve() for name, path in models.items()}
+    return WorkerJob(files, backend, feeds, out, environment=environment)

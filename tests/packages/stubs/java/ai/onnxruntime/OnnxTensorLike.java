@@ -1,3 +1,0 @@
-package ai.onnxruntime;
-
-public abstract class OnnxTensorLike implements OnnxValue {}

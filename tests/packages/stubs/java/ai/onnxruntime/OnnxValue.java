@@ -1,8 +1,0 @@
-package ai.onnxruntime;
-
-public interface OnnxValue extends AutoCloseable {
-  ValueInfo getInfo();
-
-  @Override
-  void close();
-}
