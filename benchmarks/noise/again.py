@@ -25,8 +25,7 @@ from typing import Any
 
 from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.neighbour import KINDS, neighbour, to_itself
-from ortune.bundle.evidence import BundleEvidence
-from ortune.bundle.read import Bundle, read
+from ortune.bundle.read import Bundle, BundleEvidence, read
 from ortune.core.backend import Backend
 from ortune.core.plugins import codec
 from ortune.core.trial import Interval, Pair

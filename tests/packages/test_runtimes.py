@@ -10,7 +10,7 @@ import pytest
 
 import ortune as ot
 from ortune.bundle.pack import pack
-from ortune.bundle.recheck.result import Replayed
+from ortune.bundle.recheck.recheck import Replayed
 from ortune.core.trial import Interval
 from ortune.measurement.environments.check import check
 from ortune.measurement.environments.installed import add

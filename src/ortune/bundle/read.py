@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ortune.bundle.evidence import BundleEvidence
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, UnknownPlugin
+from ortune.core.facts import Facts
 from ortune.core.plugins import codec, stored
 from ortune.core.step import Recipe
+from ortune.core.study import Job, Study
+from ortune.core.trial import Trial
 from ortune.engine import archive, consent
 from ortune.engine.manifest import EVIDENCE, Manifest, PackedPlan
-from ortune.engine.settings import demand_settings
 from ortune.experiment.ledger import unimported
+
+
+@dataclass(frozen=True)
+class BundleEvidence:
+    """Enough to judge the packed plans again, raw samples included.
+
+    Attributes:
+        job: What was requested, on which machine, with which versions.
+        baseline: The untouched model.
+        trials: The packed plans': of the search and, where it was a finalist, the final one.
+        noise: How far the machine could be trusted.
+        samples: Part of the data -> number of samples.
+        finished: How the search ended.
+        command: The command line that repeats it.
+    """
+
+    job: Job
+    facts: Facts
+    baseline: Trial
+    trials: tuple[Trial, ...]
+    noise: Mapping[str, str] = field(default_factory=dict)
+    samples: Mapping[str, int] = field(default_factory=dict)
+    finished: str = "done"
+    command: str = ""
+
+
+def evidence(study: Study, trials: Sequence[Trial]) -> BundleEvidence:
+    """Collect the evidence of some trials' plans."""
+    keys = {trial.key for trial in trials}
+    return BundleEvidence(
+        study.job,
+        study.header.facts,
+        study.baseline,
+        tuple(trial for trial in study.trials if trial.key in keys),
+        study.noise,
+        study.samples,
+        study.finished,
+        study.command,
+    )
+
 
 T = TypeVar("T")
 
@@ -92,7 +133,7 @@ def read(path: str | Path) -> Bundle:
 
 def _plan(packed: PackedPlan, texts: Mapping[str, Any], path: Path) -> BundledPlan:
     """Read one plan's settings and recipe."""
-    demand_settings(texts[packed.settings], f"{path.name}: '{packed.settings}'")
+    consent.demand_settings(texts[packed.settings], f"{path.name}: '{packed.settings}'")
     backend: Backend = _decoded(Backend, texts[packed.settings], packed.settings, path)
     recipe = _decoded(Recipe, texts[packed.recipe], packed.recipe, path)
     consent.listed(backend, packed.custom_ops)

@@ -18,7 +18,6 @@ from ortune.data.stream import Stream
 from ortune.engine import archive, consent
 from ortune.engine.external import demand_inside
 from ortune.engine.manifest import Manifest, PackedPlan
-from ortune.engine.settings import demand_settings
 
 _LONGEST = 64
 _WORD = re.compile(r"[^A-Za-z0-9_]+")
@@ -123,7 +122,7 @@ class OpenBundle:
             raise BadModel(
                 f"'{plan.settings}' cannot be read: {error}", fix="pack the run again"
             ) from error
-        demand_settings(data, plan.settings)
+        consent.demand_settings(data, plan.settings)
         try:
             backend = codec.decode(Backend, data)
         except BadSettings as error:

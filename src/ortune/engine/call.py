@@ -15,13 +15,11 @@ from ortune.core.errors import BadData
 from ortune.core.session import Tensors
 from ortune.data import sizes
 from ortune.data.stream import Stream
-from ortune.engine.batching import Batcher, Statistics
+from ortune.engine.batching import Answered, Batcher, Statistics
+from ortune.engine.inputs import PictureInput, check, wanted
 from ortune.engine.instances import Instances, Serving, flushes
 from ortune.engine.joining import Answer, Joint
 from ortune.engine.manifest import Signature
-from ortune.engine.queue.waiting import Answered
-from ortune.engine.samples.pictures import PictureInput
-from ortune.engine.signature import check, wanted
 
 _WARM = "give a sample of yours: engine.warm_up(name=array)"
 

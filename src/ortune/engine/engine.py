@@ -17,8 +17,8 @@ from ortune.core.metric import Metric
 from ortune.core.session import Tensors
 from ortune.engine.batching import Statistics
 from ortune.engine.call import Call
+from ortune.engine.evaluate import Evaluation, Samples, evaluate
 from ortune.engine.manifest import PackedPlan, Signature
-from ortune.engine.samples.evaluate import Evaluation, Samples, evaluate
 
 
 class Engine:

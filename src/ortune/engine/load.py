@@ -16,13 +16,10 @@ from ortune.core.plugins import spelling
 from ortune.engine import archive, consent
 from ortune.engine.call import Call
 from ortune.engine.engine import Engine
-from ortune.engine.instances import Serving
+from ortune.engine.inputs import attach_pictures
+from ortune.engine.instances import Serving, packed_serving, serving
 from ortune.engine.manifest import Signature
-from ortune.engine.plans.compiled import packed_compiled
-from ortune.engine.plans.opening import PLAIN, demand_here, open_plan
-from ortune.engine.plans.sessions import Opened
-from ortune.engine.samples import pictures
-from ortune.engine.settings import packed_serving, serving
+from ortune.engine.plans import PLAIN, Opened, demand_here, open_plan, packed_compiled
 from ortune.engine.signing import verify_signature
 
 
@@ -107,7 +104,7 @@ def _bundle(
             ready = packed_compiled(path.name, file, manifest) if compiled else {}
             opened = Opened(path.name, file, manifest, how, ready, allowed)
             found = open_plan(stack, opened, wanted)
-            pictures.attach(found.calls, path.name, file, manifest)
+            attach_pictures(found.calls, path.name, file, manifest)
         return Engine(
             found.calls,
             found.backend,

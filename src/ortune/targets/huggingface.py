@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from ortune.bundle.evidence import BundleEvidence
+from ortune.bundle.read import BundleEvidence
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core import wording

@@ -123,7 +123,7 @@ def test_it_can_be_left_out_and_fewer_threads_leave_it_out(
     assert not engine.compiled and not warned
     study = studies.study(tmp_path / "many", backend=Precompiled(threads=2))
     path = pack(study, tmp_path / "many.ortune", compiled=True)
-    monkeypatch.setattr("ortune.engine.settings.effective_cpus", lambda: 1)
+    monkeypatch.setattr("ortune.engine.consent.effective_cpus", lambda: 1)
     engine, warned = said(path)
     assert not engine.compiled and "lowered to this machine" in warned[0]
 

@@ -27,8 +27,8 @@ from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.study import Study
 from ortune.core.trial import Status
+from ortune.engine import consent
 from ortune.engine.load import load
-from ortune.engine.plans import opening
 from ortune.experiment.ledger import Ledger, write_header
 
 X = np.array([[-5, 0, 1, 2]], np.float32)
@@ -250,7 +250,7 @@ def test_the_original_runs_where_the_backend_does_not(
     backend: Cpu,
     reason: str,
 ) -> None:
-    monkeypatch.setattr(opening, "stored_backend", lambda *_: _given(backend))
+    monkeypatch.setattr(consent, "stored_backend", lambda *_: _given(backend))
     with pytest.warns(RuntimeWarning, match=reason) as caught:
         engine = load(bundle)
     assert len(caught) == 1

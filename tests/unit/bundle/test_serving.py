@@ -18,8 +18,8 @@ from ortune.bundle.read import read
 from ortune.bundle.serving import with_serving
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.hardware.cpus import effective_cpus
-from ortune.engine import archive, settings
-from ortune.engine.instances import Serving
+from ortune.engine import archive
+from ortune.engine.instances import Serving, packed_serving
 from ortune.engine.load import load
 from ortune.engine.manifest import SBOM, SERVING
 
@@ -35,7 +35,7 @@ def bundle(tmp_path: Path) -> Path:
 
 def packed(path: Path) -> Serving:
     with archive.opened(path) as (file, manifest):
-        return settings.packed_serving(path.name, file, manifest)
+        return packed_serving(path.name, file, manifest)
 
 
 def test_it_is_read_as_it_was_written(bundle: Path, tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from tests.unit import studies
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.bundle.arithmetic import arithmetic
+from ortune.bundle.content import arithmetic
 from ortune.bundle.pack import pack
 from ortune.core.hardware import cpus
 from ortune.core.plugins import codec
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan
-from ortune.engine.arithmetic import foreign
+from ortune.engine.golden import foreign
 from ortune.engine.load import load
 from ortune.engine.manifest import MANIFEST, Arithmetic
 from ortune.measurement.machine import machine

@@ -23,9 +23,8 @@ from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.hardware.cpus import usable_cpus
 from ortune.core.hardware.instances import read_instances
 from ortune.core.hardware.verified import Kind
-from ortune.engine import instances, settings
-from ortune.engine.instances import Instances, Serving, bound, flushes, on_device
-from ortune.engine.settings import serving
+from ortune.engine import consent, instances
+from ortune.engine.instances import Instances, Serving, bound, flushes, on_device, serving
 
 binds = pytest.mark.skipif(len(usable_cpus()) < 2, reason="one CPU, or it cannot be bound")
 
@@ -52,7 +51,7 @@ class OnNpu(Cpu):
 
 @pytest.fixture
 def eight(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (instances, settings):
+    for module in (instances, consent):
         monkeypatch.setattr(module, "effective_cpus", lambda: 8)
 
 

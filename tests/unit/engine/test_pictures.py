@@ -19,9 +19,9 @@ from ortune.core.errors import BadData, BadModel
 from ortune.core.facts import TensorSpec
 from ortune.core.study import Study
 from ortune.data import stream
+from ortune.engine.inputs import read_pictures
 from ortune.engine.load import load
 from ortune.engine.manifest import Signature
-from ortune.engine.samples import pictures
 from ortune.experiment import golden
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
@@ -128,17 +128,17 @@ MODELS = {"eye": signature(IMAGE), "text": signature(TOKENS)}
 
 class TestSeveralModels:
     def test_a_table_a_model(self) -> None:
-        found = pictures.read(b"[eye]\nscale = 1.0\n", "p", MODELS)
+        found = read_pictures(b"[eye]\nscale = 1.0\n", "p", MODELS)
         assert list(found) == ["eye"] and found["eye"].settings.scale == 1
 
     def test_keys_are_for_the_models_that_have_the_input(self) -> None:
-        found = pictures.read(b'input = "image"\n', "p", MODELS)
+        found = read_pictures(b'input = "image"\n', "p", MODELS)
         assert list(found) == ["eye"]
 
     @pytest.mark.parametrize("text", ["[ear]\nscale=1", 'input = "sound"'])
     def test_what_fits_none(self, text: str) -> None:
         with pytest.raises(BadModel, match="no model"):
-            pictures.read(text.encode(), "p", MODELS)
+            read_pictures(text.encode(), "p", MODELS)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ class TestSeveralModels:
 )
 def test_hostile_settings(bundle: Path, text: str, tmp_path: Path) -> None:
     with pytest.raises(BadModel) as caught:
-        pictures.read(text.encode(), "p", {"": signature(IMAGE)})
+        read_pictures(text.encode(), "p", {"": signature(IMAGE)})
     assert len(str(caught.value).splitlines()) == 2
     with zipfile.ZipFile(bundle) as file:
         members = {name: file.read(name) for name in file.namelist()}

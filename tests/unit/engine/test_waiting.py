@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from tests.unit.engine.scripted import row
 
-from ortune.engine.queue.waiting import QueuedRequest, WaitingRequests
+from ortune.engine.batching import QueuedRequest, WaitingRequests
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ import pytest
 from benchmarks.noise import again
 from tests.unit import studies
 
-from ortune.bundle.evidence import evidence
 from ortune.bundle.pack import pack
-from ortune.bundle.read import read
+from ortune.bundle.read import evidence, read
 from ortune.core.plugins import codec
 from ortune.core.section import Text
 from ortune.core.study import Study

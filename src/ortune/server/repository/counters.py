@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 
 import psutil
 
-from ortune.engine.batching import Batches
+from ortune.engine.batching import Answered, Batches
 from ortune.engine.call import Call
-from ortune.engine.queue.waiting import Answered
 from ortune.protocol.status import Status
 
 REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData, BadModel, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware.cpus import effective_cpus
-from ortune.engine.batching import QueueFull
+from ortune.engine.batching import Answered, QueueFull
 from ortune.engine.call import Call
+from ortune.engine.inputs import PictureInput
 from ortune.engine.joining import free
-from ortune.engine.queue.waiting import Answered
-from ortune.engine.samples.pictures import PictureInput
 from ortune.protocol import metadata
 from ortune.protocol.check import check
 from ortune.protocol.datatypes import RAW_ONLY, classify, datatype, decoded, known

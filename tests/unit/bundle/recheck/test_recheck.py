@@ -14,9 +14,14 @@ from tests.unit.bundle import several
 
 import ortune as ot
 from ortune.bundle.pack import pack
-from ortune.bundle.recheck.recheck import changes
-from ortune.bundle.recheck.replay import Retimed, judged
-from ortune.bundle.recheck.result import RecheckResult, RecheckRow, Replayed
+from ortune.bundle.recheck.recheck import (
+    RecheckResult,
+    RecheckRow,
+    Replayed,
+    Retimed,
+    changes,
+    judged,
+)
 from ortune.cli.main import main
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.study import Study

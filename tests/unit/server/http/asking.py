@@ -18,9 +18,9 @@ from tests.unit.engine.scripted import DOUBLING, Doubling
 from ortune.backends.cpu import Cpu
 from ortune.engine.call import Call
 from ortune.engine.engine import Engine
+from ortune.engine.inputs import read_pictures
 from ortune.engine.instances import Instances
 from ortune.engine.load import load
-from ortune.engine.samples import pictures
 from ortune.server.http.app import App
 from ortune.server.listeners import Access
 from ortune.server.logs import Journal
@@ -186,7 +186,7 @@ async def client(
             return Engine({"": call}, Cpu(), ExitStack())
         engine = load(path)
         if path.stem == "eye":
-            found = pictures.read(PREPROCESS, "eye", {"": engine.signature})
+            found = read_pictures(PREPROCESS, "eye", {"": engine.signature})
             engine[""].pictures = found[""]
         return engine
 

@@ -17,9 +17,8 @@ from tests.unit.server.repository.toys import asks, behind, holding, output, ref
 
 from ortune.core.facts import TensorSpec
 from ortune.core.preprocess import Preprocess
+from ortune.engine.inputs import PictureInput, wanted
 from ortune.engine.load import load
-from ortune.engine.samples.pictures import PictureInput
-from ortune.engine.signature import wanted
 from ortune.protocol.datatypes import datatype
 from ortune.protocol.inference import Asked, InferRequest
 from ortune.protocol.status import Refused, Status

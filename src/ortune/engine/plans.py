@@ -4,25 +4,197 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from ortune.backends.cpu import Cpu
 from ortune.core import wording
 from ortune.core.backend import Backend
-from ortune.core.errors import BackendMissing, BadModel
-from ortune.core.plugins import spelling
-from ortune.engine import consent
-from ortune.engine.arithmetic import foreign
+from ortune.core.errors import BackendMissing, BadModel, OrtuneError
+from ortune.core.plugins import codec, spelling, stored
+from ortune.engine import archive, consent
 from ortune.engine.call import Call
-from ortune.engine.golden import TOLERANCE_DB, drift
-from ortune.engine.manifest import Manifest, PackedPlan
-from ortune.engine.plans.compiled import demand_embedded, unfit
-from ortune.engine.plans.sessions import Opened, distances, open_models, temporary
-from ortune.engine.settings import at_hand, reason_of, stored_backend
+from ortune.engine.external import demand_inside
+from ortune.engine.golden import TOLERANCE_DB, drift, first_sample, foreign
+from ortune.engine.instances import Serving
+from ortune.engine.manifest import COMPILED, Golden, Manifest, PackedPlan
 from ortune.measurement.machine import machine
+from ortune.runtimes.onnxruntime.compiled import Compiling, contexts
+
+HOME = "compiled"
+"""Folder of a plan's compiled models."""
+
+
+@dataclass(frozen=True)
+class CompiledPlan:
+    """What a plan's models were compiled to.
+
+    Attributes:
+        plan: Place of the plan in the bundle, from 0.
+        models: Model name -> member of the compiled model.
+        made_for: What must be the same where it is opened: provider, versions, device.
+    """
+
+    plan: int
+    models: Mapping[str, str]
+    made_for: Mapping[str, str]
+
+
+def packed_compiled(
+    name: str, file: zipfile.ZipFile, manifest: Manifest
+) -> dict[int, CompiledPlan]:
+    """Return place of a plan -> its compiled models; empty where the bundle has none.
+
+    Args:
+        name: Of the bundle, for errors.
+
+    Raises:
+        BadModel: What the bundle says of them was changed, or does not fit it.
+    """
+    if COMPILED not in manifest.members:
+        return {}
+    archive.take(file, manifest, COMPILED, None)
+    try:
+        data = stored.loads(file.read(COMPILED))
+        if not isinstance(data, list):
+            raise ValueError("it is no list")
+        found = [codec.decode(CompiledPlan, one) for one in data]
+    except (ValueError, OrtuneError) as error:
+        raise BadModel(
+            f"{name}: '{COMPILED}' cannot be read: {error}", fix=stored.DISTRUST
+        ) from error
+    places = {one.plan: one for one in found}
+    for place, one in places.items():
+        fits = place in range(len(manifest.plans)) and set(one.models) == set(manifest.fallback)
+        inside = all(
+            member in manifest.members and member.endswith(".onnx")
+            for member in one.models.values()
+        )
+        if not fits or not inside or len(places) != len(found):
+            raise BadModel(
+                f"{name}: '{COMPILED}' names models or plans that it has not", fix=stored.DISTRUST
+            )
+    return places
+
+
+def unfit(compiled: CompiledPlan, backend: Backend) -> str:
+    """Say why compiled models are not for this machine; empty where they are.
+
+    Raises:
+        OrtuneError: The backend cannot say what it would compile for.
+    """
+    if not isinstance(backend, Compiling):
+        return f"'{backend.name()}' opens no compiled models"
+    here = backend.compiled_for()
+    return "; ".join(
+        f"{name}: {compiled.made_for.get(name, 'none')} then, {here.get(name, 'none')} now"
+        for name in sorted({*compiled.made_for, *here})
+        if compiled.made_for.get(name) != here.get(name)
+    )
+
+
+def demand_embedded(path: Path, member: str) -> None:
+    """Refuse a compiled model of a bundle that keeps what it was compiled to in another file.
+
+    Raises:
+        BadModel: It does, or nothing in it is compiled.
+    """
+    found = contexts(path)
+    if not found or not all(one.embedded for one in found):
+        what = "names a file outside itself" if found else "holds nothing that is compiled"
+        raise BadModel(f"'{member}' {what}", fix=stored.DISTRUST)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A bundle whose table of contents was checked, and how its models are to be served.
+
+    Attributes:
+        compiled: Place of a plan -> its compiled models, of those that may be opened.
+        code: Whether code that plans name may run.
+    """
+
+    name: str
+    file: zipfile.ZipFile
+    manifest: Manifest
+    how: Serving
+    compiled: Mapping[int, CompiledPlan] = field(default_factory=dict)
+    code: bool = False
+
+    def settings(self, folder: Path, plan: PackedPlan) -> None:
+        """Unpack what says where a plan runs: its settings and the libraries they name.
+
+        Raises:
+            BadModel: One was changed.
+        """
+        libraries = [text for text in plan.custom_ops if text in self.manifest.members]
+        for member in (plan.settings, *libraries):
+            archive.take(self.file, self.manifest, member, folder)
+
+    def unpack(self, folder: Path, models: Iterable[str], golden: Iterable[Golden] = ()) -> None:
+        """Check every member; unpack models, golden samples and libraries.
+
+        A library that is there stays as it is: it may be loaded already.
+
+        Raises:
+            BadModel: A member was changed, or a model keeps weights elsewhere.
+            OrtuneError: There is no room.
+        """
+        models = set(models)
+        samples = {member for one in golden for member in (one.inputs, one.outputs)}
+        libraries = {text for text in self.manifest.custom_ops if not (folder / text).exists()}
+        archive.unpack(self.file, self.manifest, folder, models | samples | libraries)
+        for member in sorted(models):
+            demand_inside(folder, member, self.manifest.members)
+
+
+def temporary(stack: ExitStack) -> Path:
+    made = TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
+    return Path(stack.enter_context(made))
+
+
+def open_models(
+    stack: ExitStack,
+    backend: Backend,
+    folder: Path,
+    opened: Opened,
+    members: Mapping[str, str],
+    golden: Mapping[str, Golden] = MappingProxyType({}),
+) -> Mapping[str, Call]:
+    """Open all models or none.
+
+    Args:
+        golden: Model name -> samples that it may be warmed up with.
+    """
+    with ExitStack() as held:
+        found = {
+            name: opened.how.open(held, backend, folder / member, name or Path(member).stem)
+            for name, member in members.items()
+        }
+        stack.enter_context(held.pop_all())
+    calls = {}
+    for name, instances in found.items():
+        calls[name] = Call(
+            instances,
+            opened.manifest.signatures[name],
+            opened.how,
+            golden=folder / golden[name].inputs if name in golden else None,
+            backend=backend,
+        )
+        stack.callback(calls[name].close)
+    return calls
+
+
+def distances(calls: Mapping[str, Call], folder: Path, plan: PackedPlan) -> Iterator[float]:
+    """Yield how far each model's first golden answer is from the packed one, in dB."""
+    for name, golden in plan.golden.items():
+        yield first_sample(calls[name], folder / golden.inputs, folder / golden.outputs)
+
 
 PLAIN = "cpu"
 """The backend of a plain model, and of a bundle's fall-back."""
@@ -127,11 +299,11 @@ def _planned(
     with ExitStack() as tried:
         folder = temporary(tried)
         opened.settings(folder, plan)
-        backend, reason = stored_backend(folder, manifest, plan)
+        backend, reason = consent.stored_backend(folder, manifest, plan)
         if backend is None:
             return reason
         stored = backend
-        backend, fewer = at_hand(backend)
+        backend, fewer = consent.at_hand(backend)
         backend = opened.how.share(backend)
         calls, slow = _precompiled(tried, backend, folder, opened, plan, backend == stored)
         if calls is None:
@@ -139,7 +311,7 @@ def _planned(
             try:
                 calls = open_models(tried, backend, folder, opened, plan.models, plan.golden)
             except Exception as error:  # whatever a plug-in provider raises, something else runs
-                return reason_of(error)
+                return consent.reason_of(error)
             if slow:
                 _warn(
                     f"{name}: what '{plan.backend}' compiled does not run here ({slow}); it "
@@ -184,7 +356,7 @@ def _precompiled(
     try:
         why = unfit(compiled, backend)
     except Exception as error:  # a plug-in that does not load may raise anything
-        why = reason_of(error)
+        why = consent.reason_of(error)
     if why:
         return None, why
     opened.unpack(folder, compiled.models.values(), plan.golden.values())
@@ -195,7 +367,7 @@ def _precompiled(
             calls = open_models(tried, backend, folder, opened, compiled.models, plan.golden)
             found = min(distances(calls, folder, plan), default=TOLERANCE_DB)
         except Exception as error:  # whatever a provider raises, the plain model is next
-            return None, reason_of(error)
+            return None, consent.reason_of(error)
         if found < TOLERANCE_DB:
             return None, f"its answer is {found:.0f} dB from the packed one"
         stack.enter_context(tried.pop_all())

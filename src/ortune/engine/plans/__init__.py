@@ -1,1 +1,0 @@
-"""Plans of a bundle: which runs here, with which of its models."""

@@ -1,1 +1,0 @@
-"""What waits in front of a model."""

@@ -1,1 +1,0 @@
-"""What an engine is given beside tensors: pictures, and samples that it is scored on."""
