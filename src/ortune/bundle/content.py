@@ -41,10 +41,8 @@ from ortune.engine.manifest import (
     own,
 )
 from ortune.engine.plans import HOME, CompiledPlan
-from ortune.experiment import golden
 from ortune.experiment import golden as samples
 from ortune.experiment.keys import model_digest
-from ortune.measurement.job import WorkerJob
 from ortune.measurement.outputs import keep_outputs
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.model.analysis.facts import facts
@@ -99,82 +97,86 @@ def content(
     named = [text for one in (*backends, study.job.baseline) for text in one.custom_ops]
     named += [text for one in backends for text in factories(stored.code(codec.encode(one)))]
     libraries = {text: files.library(text) for text in dict.fromkeys(named)}
-    settings = tuple(_settings(backend, libraries) for backend in backends)
-    plans = tuple(
-        _plan(
-            files,
-            study,
-            trial,
-            place,
-            (*settings[place].custom_ops, *factories(stored.code(codec.encode(backends[place])))),
-        )
-        for place, trial in enumerate(trials)
+    # Settings name libraries as in the bundle.
+    settings = tuple(
+        replace(one, custom_ops=tuple(libraries[text] for text in one.custom_ops))  # type: ignore[call-arg]
+        if one.custom_ops
+        else one
+        for one in backends
     )
+    models = {name: file.load(path) for name, path in originals.items()}
     manifest = Manifest(
-        FORMAT,
-        __version__,
-        plans,
-        fallback,
-        {name: _signature(path) for name, path in originals.items()},
-        study.job.versions,
-        study.job.machine,
+        format=FORMAT,
+        ortune=__version__,
+        plans=tuple(
+            _plan(files, study, trial, place, settings[place])
+            for place, trial in enumerate(trials)
+        ),
+        fallback=fallback,
+        signatures={
+            name: Signature(spec.inputs(model), spec.outputs(model))
+            for name, model in models.items()
+        },
+        versions=study.job.versions,
+        machine=study.job.machine,
         members={},
         workload=str(study.job.workload),
         custom_ops=tuple(libraries.values()),
         licence=licence,
-        provenance=_provenance(study),
+        provenance={
+            "original": study.job.model_digest,
+            "data": study.job.data_digest,
+            "built by": _builder(),
+            "measured": EVIDENCE,
+        },
     )
     return Content(files.held, manifest, settings, _plugins(trials))
 
 
-def _plan(
-    files: _Files, study: Study, trial: Trial, place: int, libraries: tuple[str, ...]
-) -> PackedPlan:
+def _plan(files: _Files, study: Study, trial: Trial, place: int, settings: Backend) -> PackedPlan:
     """Add the files of one plan.
 
     Args:
         place: Of the plan in the bundle, from 0.
-        libraries: What its settings name, as in the bundle.
+        settings: Its backend, with libraries named as in the bundle.
     """
+    root = Path(study.root)
     models, golden = {}, {}
     for name, path in study.models.items():
         original = Path(path)
-        built = _built(study, trial, original)
+        built = samples.built_model(root, trial, original)
+        if built == original and trial.artefact and len(study.models) == 1:
+            raise OrtuneError(
+                f"the built model in '{root / trial.artefact}' is gone", fix="run optimize again"
+            )
         models[name] = files.model(own(place, "models"), name or original.stem, built)
-        golden[name] = _golden(files, study, trial, name, place)
+        home = f"golden/{name}" if name else "golden"
+        outputs = samples.outputs_path(root, name, trial)
+        golden[name] = Golden(
+            files.add(f"{home}/inputs.stream", samples.inputs_path(root, name)),
+            files.add(own(place, f"{home}/outputs.stream"), outputs),
+        )
+    ratio = None
+    if trial.key == study.baseline.key:
+        ratio = (1.0, 1.0, 1.0)
+    elif trial.ratio is not None and study.confirmed(trial):
+        ratio = (trial.ratio.value, trial.ratio.low, trial.ratio.high)
     built_files = [files.held[member] for member in models.values()]
     return PackedPlan(
-        trial.key,
-        str(trial.plan),
-        str(trial.plan.backend),
-        models,
-        own(place, SETTINGS),
-        own(place, RECIPE),
-        golden,
-        _ratio(study, trial),
-        arithmetic(trial.plan, built_files, study.job.machine),
-        libraries,
+        key=trial.key,
+        plan=str(trial.plan),
+        backend=str(trial.plan.backend),
+        models=models,
+        settings=own(place, SETTINGS),
+        recipe=own(place, RECIPE),
+        golden=golden,
+        ratio=ratio,
+        arithmetic=arithmetic(trial.plan, built_files, study.job.machine),
+        custom_ops=(
+            *settings.custom_ops,
+            *factories(stored.code(codec.encode(trial.plan.backend))),
+        ),
     )
-
-
-def _ratio(study: Study, trial: Trial) -> tuple[float, float, float] | None:
-    """Return what was confirmed of a trial's time, over the original's."""
-    if trial.key == study.baseline.key:
-        return (1.0, 1.0, 1.0)
-    if trial.ratio is None or not study.confirmed(trial):
-        return None
-    return (trial.ratio.value, trial.ratio.low, trial.ratio.high)
-
-
-def _provenance(study: Study) -> dict[str, str]:
-    """Say where the bundle comes from; what was measured, and how, stands in the evidence."""
-    job = study.job
-    return {
-        "original": job.model_digest,
-        "data": job.data_digest,
-        "built by": _builder(),
-        "measured": EVIDENCE,
-    }
 
 
 @cache
@@ -190,12 +192,6 @@ def _plugins(trials: Sequence[Trial]) -> dict[str, str]:
     owners = {point.value: point.dist for point in entry_points(group="ortune.plugins")}
     found = (owners[top] for top in sorted(tops & owners.keys()))
     return {one.name: one.version for one in found if one is not None}
-
-
-def _settings(backend: Backend, libraries: Mapping[str, str]) -> Backend:
-    """Return a plan's backend with the libraries named as in the bundle."""
-    named = tuple(libraries[text] for text in backend.custom_ops)
-    return replace(backend, custom_ops=named) if named else backend  # type: ignore[call-arg]
 
 
 def sources(study: Study) -> dict[str, Path]:
@@ -217,22 +213,6 @@ def sources(study: Study) -> dict[str, Path]:
             fix="run optimize again",
         )
     return found
-
-
-def _signature(path: Path) -> Signature:
-    model = file.load(path)
-    return Signature(spec.inputs(model), spec.outputs(model))
-
-
-def _built(study: Study, trial: Trial, original: Path) -> Path:
-    """Return the plan's file of one model; a model that the recipe left alone has none."""
-    path = samples.built_model(Path(study.root), trial, original)
-    if path == original and trial.artefact and len(study.models) == 1:
-        raise OrtuneError(
-            f"the built model in '{Path(study.root) / trial.artefact}' is gone",
-            fix="run optimize again",
-        )
-    return path
 
 
 class _Files:
@@ -299,16 +279,6 @@ def _external(path: Path) -> dict[str, Path]:
     """Return the files of a model's external data, by location."""
     places = [Path(text) for text in file.load(path).graph.meta[SOURCES]]
     return {one.relative_to(path.parent).as_posix(): one for one in places if one != path}
-
-
-def _golden(files: _Files, study: Study, trial: Trial, name: str, place: int) -> Golden:
-    """Add golden samples: the inputs are those of all plans."""
-    root = Path(study.root)
-    home = f"golden/{name}" if name else "golden"
-    return Golden(
-        files.add(f"{home}/inputs.stream", samples.inputs_path(root, name)),
-        files.add(own(place, f"{home}/outputs.stream"), samples.outputs_path(root, name, trial)),
-    )
 
 
 _HALVES = ("float16", "bfloat16")
@@ -407,42 +377,45 @@ def precompiled(
     if not asked:
         yield Precompiled()
         return
+    plans: list[CompiledPlan] = []
+    files: dict[str, Path] = {}
     with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
-        yield _all(study, trials, Path(folder))
-
-
-def _all(study: Study, trials: Sequence[Trial], folder: Path) -> Precompiled:
-    plans, files = [], {}
-    for place, trial in enumerate(trials):
-        backend = trial.plan.backend
-        if not isinstance(backend, Compiling):
-            continue
-        members, targets = {}, []
-        for name, source in study.models.items():
-            model = golden.built_model(Path(study.root), trial, Path(source))
-            out = folder / f"{place}" / (f"{name}.onnx" if name else model.name)
-            out.parent.mkdir(parents=True, exist_ok=True)
-            targets.append(_compiled(study, trial, name, model, out))
-            members[name] = own(place, f"{HOME}/{out.name}")
-            files[members[name]] = out
-        plans.append(CompiledPlan(place, members, targets[0]))
-    if not plans:
-        named = ", ".join(sorted({one.plan.backend.name() for one in trials}))
-        raise BadSettings(f"{named} compiles no model ahead of time", fix="leave --compiled out")
-    return Precompiled(files, {COMPILED: json.dumps(codec.encode(plans), indent=1).encode()})
+        for place, trial in enumerate(trials):
+            if not isinstance(trial.plan.backend, Compiling):
+                continue
+            members, targets = {}, []
+            for name, source in study.models.items():
+                model = samples.built_model(Path(study.root), trial, Path(source))
+                out = Path(folder, f"{place}", f"{name}.onnx" if name else model.name)
+                out.parent.mkdir(parents=True, exist_ok=True)
+                targets.append(_compiled(study, trial, name, model, out))
+                members[name] = own(place, f"{HOME}/{out.name}")
+                files[members[name]] = out
+            plans.append(CompiledPlan(place, members, targets[0]))
+        if not plans:
+            named = ", ".join(sorted({one.plan.backend.name() for one in trials}))
+            raise BadSettings(
+                f"{named} compiles no model ahead of time", fix="leave --compiled out"
+            )
+        text = json.dumps(codec.encode(plans), indent=1)
+        yield Precompiled(files, {COMPILED: text.encode()})
 
 
 def _compiled(study: Study, trial: Trial, name: str, model: Path, out: Path) -> Mapping[str, str]:
     """Compile one model and check it; return what it is for."""
     root, backend = Path(study.root), trial.plan.backend
-    golden.ensure(study, trial)
-    inputs = golden.inputs_path(root, name)
-    expected = Stream(golden.outputs_path(root, name, trial))
+    samples.ensure(study, trial)
+    inputs = samples.inputs_path(root, name)
+    expected = Stream(samples.outputs_path(root, name, trial))
     answers = out.with_suffix(".stream")
+    compiling, checking = (
+        lone(one, backend, inputs, root, "compiled", environment=study.job.environment)
+        for one in (model, out)
+    )
     try:
-        with Worker(_job(study, model, backend, inputs), timeout_s=_LIMIT_S) as worker:
+        with Worker(compiling, timeout_s=_LIMIT_S) as worker:
             made_for: Mapping[str, str] = worker.ask("precompile", out=str(out))["made_for"]
-        with Worker(_job(study, out, backend, inputs), timeout_s=_LIMIT_S) as worker:
+        with Worker(checking, timeout_s=_LIMIT_S) as worker:
             worker.ask("load")
             found = keep_outputs(worker, range(len(expected)), answers)
     except WorkerFailed as error:
@@ -457,8 +430,3 @@ def _compiled(study: Study, trial: Trial, name: str, model: Path, out: Path) -> 
             fix="leave --compiled out",
         )
     return made_for
-
-
-def _job(study: Study, model: Path, backend: Backend, inputs: Path) -> WorkerJob:
-    place = study.job.environment
-    return lone(model, backend, inputs, Path(study.root), "compiled", environment=place)

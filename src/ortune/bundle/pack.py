@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ortune.bundle import entries
-from ortune.bundle.content import Content, Precompiled, content, extras, precompiled
+from ortune.bundle.content import Content, content, extras, precompiled
 from ortune.bundle.package import package
 from ortune.bundle.read import evidence
 from ortune.bundle.sbom import sbom
@@ -88,39 +88,51 @@ def pack(
         raise BadSettings(f"'{study}' is no study", fix="give what read_study or optimize returns")
     trials = chosen(study, trial, with_, per_backend=per_backend, unconfirmed=unconfirmed)
     _demand_portable(*(one.plan.backend for one in trials))
-    with precompiled(study, trials, asked=compiled) as ready:
-        how = (licence, sign, preprocess, force, custom_ops)
-        return _packed(study, trials, Path(path), ready, *how)
-
-
-def _packed(
-    study: Study,
-    trials: Sequence[Trial],
-    path: Path,
-    ready: Precompiled,
-    licence: str,
-    sign: str | Path | None,
-    preprocess: str | Path | None,
-    force: bool,
-    custom_ops: bool,
-) -> Path:
-    """Write the bundle of some trials."""
+    if not LICENCE.fullmatch(licence):
+        raise BadSettings(
+            f"'{licence}' is no licence", fix="write an SPDX expression, such as Apache-2.0"
+        )
+    path = Path(path)
     signed = None if sign is None else signer(Path(sign))
-    _demand_licence(licence)
-    if signed is not None:
-        free(signature_of(path), force, Path(sign or ""))
+    if sign is not None:
+        free(signature_of(path), force, Path(sign))
     parts = content(study, trials, licence=licence, custom_ops=custom_ops)
-    pictures = None if preprocess is None else Path(preprocess)
-    more = extras(study, parts.manifest.signatures, pictures)
-    with replacing(path, force=force, sources=parts.files.values()) as draft:
-        parts = replace(parts, files={**parts.files, **ready.files})
-        texts = {**_texts(parts, trials), EVIDENCE: _evidence(study, trials)}
-        _write(draft, parts, {**texts, **more, **ready.texts})
-        with archive.opened(draft):  # what a reader would refuse is not written
-            pass
+    texts = extras(study, parts.manifest.signatures, preprocess)
+    with (
+        precompiled(study, trials, asked=compiled) as ready,
+        replacing(path, force=force, sources=parts.files.values()) as draft,
+    ):
+        files = {**parts.files, **ready.files}
+        _write(study, trials, draft, replace(parts, files=files), {**texts, **ready.texts})
     if signed is not None:
         signed(path, force)
     return path
+
+
+def _write(
+    study: Study,
+    trials: Sequence[Trial],
+    draft: Path,
+    parts: Content,
+    texts: Mapping[str, bytes],
+) -> None:
+    """Write the zip: settings, recipes and evidence, more texts, files, what tells of them."""
+    held: dict[str, bytes] = {}
+    for packed, backend, trial in zip(parts.manifest.plans, parts.settings, trials, strict=True):
+        held[packed.settings] = json.dumps(codec.encode(backend), indent=1).encode()
+        held[packed.recipe] = json.dumps(codec.encode(trial.plan.recipe), indent=1).encode()
+    held[EVIDENCE] = json.dumps(codec.encode(evidence(study, trials))).encode()
+    with zipfile.ZipFile(draft, "w") as bundle:
+        members = {
+            name: entries.text(bundle, name, data) for name, data in {**held, **texts}.items()
+        }
+        for name, source in parts.files.items():
+            members[name] = entries.file(bundle, name, source)
+        manifest = replace(parts.manifest, members=members)
+        members[SBOM] = entries.text(bundle, SBOM, sbom(manifest, parts.plugins))
+        entries.text(bundle, MANIFEST, replace(manifest, members=members).write())
+    with archive.opened(draft):  # what a reader would refuse is not written
+        pass
 
 
 def candidates(
@@ -189,42 +201,6 @@ def demand_plain(
         )
 
 
-def _texts(parts: Content, trials: Sequence[Trial]) -> dict[str, bytes]:
-    """Return settings and recipe of every plan."""
-    texts = {}
-    for packed, backend, trial in zip(parts.manifest.plans, parts.settings, trials, strict=True):
-        texts[packed.settings] = _json(backend)
-        texts[packed.recipe] = _json(trial.plan.recipe)
-    return texts
-
-
-def _evidence(study: Study, trials: Sequence[Trial]) -> bytes:
-    return _json(evidence(study, trials), indent=None)
-
-
-def _write(draft: Path, parts: Content, texts: Mapping[str, bytes]) -> None:
-    """Write the zip: texts, files, then what tells of them."""
-    with zipfile.ZipFile(draft, "w") as bundle:
-        members = {name: entries.text(bundle, name, data) for name, data in texts.items()}
-        for name, source in parts.files.items():
-            members[name] = entries.file(bundle, name, source)
-        manifest = replace(parts.manifest, members=members)
-        members[SBOM] = entries.text(bundle, SBOM, sbom(manifest, parts.plugins))
-        entries.text(bundle, MANIFEST, replace(manifest, members=members).write())
-
-
-def _demand_licence(text: str) -> None:
-    """Refuse what cannot be an SPDX expression.
-
-    Raises:
-        BadSettings: It holds other characters, or is long.
-    """
-    if not LICENCE.fullmatch(text):
-        raise BadSettings(
-            f"'{text}' is no licence", fix="write an SPDX expression, such as Apache-2.0"
-        )
-
-
 def _demand_portable(*backends: Backend) -> None:
     """Refuse settings that a reader of the bundle would refuse.
 
@@ -240,10 +216,6 @@ def _demand_portable(*backends: Backend) -> None:
                 f"a bundle cannot bring the code of {backend}: {', '.join(sorted(named))}",
                 fix=_ANOTHER,
             )
-
-
-def _json(value: object, indent: int | None = 1) -> bytes:
-    return json.dumps(codec.encode(value), indent=indent).encode()
 
 
 def chosen(
@@ -287,12 +259,13 @@ def chosen(
             fix="name fewer",
         )
     certain = _ordered(study, [one for one in trials if one not in doubtful])
-    return tuple(sorted((*certain, *doubtful), key=_names_code))
-
-
-def _names_code(trial: Trial) -> bool:
-    """PyTorch comes last, however fast: its plan is Python code, which runs only where allowed."""
-    return bool(factories(stored.code(codec.encode(trial.plan.backend))))
+    # PyTorch comes last, however fast: its plan is Python code, which runs only where allowed.
+    return tuple(
+        sorted(
+            (*certain, *doubtful),
+            key=lambda one: bool(factories(stored.code(codec.encode(one.plan.backend)))),
+        )
+    )
 
 
 def best_of_each_backend(study: Study) -> list[Trial]:

@@ -26,6 +26,15 @@ def sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
     """
     files = [_file(name, member, manifest) for name, member in manifest.members.items()]
     versions = {**manifest.versions, **plugins}
+    whole: dict[str, Any] = {
+        "type": "machine-learning-model",
+        "bom-ref": _BUNDLE,
+        "name": ", ".join(PurePosixPath(member).stem for member in manifest.fallback.values()),
+        "description": f"A model tuned by ortune: {manifest.plan}",
+    }
+    if manifest.licence:
+        whole["licenses"] = [{"expression": manifest.licence}]
+    tool = {"type": "application", "name": "ortune", "version": manifest.ortune}
     packages = [_package(name, version) for name, version in versions.items()]
     bill = {
         "$schema": _SCHEMA,
@@ -33,8 +42,8 @@ def sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
         "specVersion": "1.6",
         "version": 1,
         "metadata": {
-            "tools": {"components": [_tool(manifest)]},
-            "component": _whole(manifest),
+            "tools": {"components": [tool]},
+            "component": whole,
             "properties": list(_properties(manifest)),
         },
         "components": [*files, *packages],
@@ -55,17 +64,6 @@ def extended(bill: dict[str, Any], name: str, member: Member) -> bytes:
         if one["ref"] == _BUNDLE and name not in one["dependsOn"]:
             one["dependsOn"].append(name)
     return json.dumps({**bill, "components": [*others, component]}, indent=1).encode()
-
-
-def _whole(manifest: Manifest) -> dict[str, Any]:
-    name = ", ".join(PurePosixPath(member).stem for member in manifest.fallback.values())
-    return {
-        "type": "machine-learning-model",
-        "bom-ref": _BUNDLE,
-        "name": name,
-        "description": f"A model tuned by ortune: {manifest.plan}",
-        **_licences(manifest),
-    }
 
 
 def _file(name: str, member: Member, manifest: Manifest) -> dict[str, Any]:
@@ -90,14 +88,6 @@ def _package(name: str, version: str) -> dict[str, Any]:
         return {"type": "platform", "bom-ref": name, "name": name, "version": version}
     purl = f"pkg:pypi/{re.sub(r'[-_.]+', '-', name).lower()}@{version.replace('+', '%2B')}"
     return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
-
-
-def _tool(manifest: Manifest) -> Mapping[str, str]:
-    return {"type": "application", "name": "ortune", "version": manifest.ortune}
-
-
-def _licences(manifest: Manifest) -> dict[str, Any]:
-    return {"licenses": [{"expression": manifest.licence}]} if manifest.licence else {}
 
 
 def _properties(manifest: Manifest) -> Iterator[dict[str, str]]:

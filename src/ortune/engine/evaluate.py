@@ -17,7 +17,6 @@ from ortune.core.plugins import spelling
 from ortune.core.result import Result
 from ortune.core.session import Tensors
 from ortune.data import feeds
-from ortune.data.feeds import Feeds
 from ortune.data.sources import Source
 from ortune.data.stream import Stream
 from ortune.measurement.evidence import estimate, numbered
@@ -90,57 +89,45 @@ def evaluate(
             f"{scorer.name()} compares with the answers of another model",
             fix="give reference=ot.load(...), or a metric of labels such as top1",
         )
+    takes_pictures = call.pictures
+    source: Source
+    if isinstance(samples, (str, Path)) or callable(samples):
+        source = samples
+    else:
+        blocks = [samples] if isinstance(samples, Mapping) else samples
+
+        def source() -> Iterable[Mapping[str, Any]]:
+            for one in blocks:
+                yield takes_pictures.tensors(one) if takes_pictures else one
+
+    rows = []
     with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
         fed = feeds.load(
-            _source(samples, call),
+            source,
             call.signature.inputs,
             Path(folder),
             labels=labels,
-            pictures=None if call.pictures is None else call.pictures.keys,
+            pictures=takes_pictures.keys if takes_pictures else None,
         )
-        records = _records(call, fed, scorer, reference)
-    return _result(scorer, records, fed)
-
-
-def _source(samples: Samples, call: Call) -> Source:
-    """Return what `feeds.load` reads: dicts as a function that yields them."""
-    if isinstance(samples, (str, Path)) or callable(samples):
-        return samples
-    blocks = [samples] if isinstance(samples, Mapping) else samples
-
-    def given() -> Iterable[Mapping[str, Any]]:
-        for one in blocks:
-            yield one if call.pictures is None else call.pictures.tensors(one)
-
-    return given
-
-
-def _records(call: Call, fed: Feeds, metric: Metric, reference: Call | None) -> Floats:
-    """Return one row of numbers a sample, [samples, k]."""
-    rows = []
-    for at, tensors in enumerate(Stream(fed.stream)):
-        feed: Tensors = {name: np.array(array) for name, array in tensors.items()}
-        actual = call(**feed)
-        expected = actual if reference is None else reference(**feed)
-        label = None if fed.labels is None else [fed.labels[at]]
-        rows.append(metric.records([expected], [actual], label, [feed]))
-    return joined(rows)
-
-
-def _result(metric: Metric, records: Floats, fed: Feeds) -> Evaluation:
+        for at, tensors in enumerate(Stream(fed.stream)):
+            feed: Tensors = {name: np.array(array) for name, array in tensors.items()}
+            actual = call(**feed)
+            expected = actual if reference is None else reference(**feed)
+            label = None if fed.labels is None else [fed.labels[at]]
+            rows.append(scorer.records([expected], [actual], label, [feed]))
+    records = joined(rows)  # [samples, k]
     units = numbered(fed.groups, len(records))
-    value = estimate(metric, records, units)
-    low, high = _interval(metric, records, units, value)
-    grouped = len(np.unique(units)) < len(records)
+    value = estimate(scorer, records, units)
+    low, high = _interval(scorer, records, units, value)
     return Evaluation(
-        str(metric),
-        value,
-        low,
-        high,
-        len(records),
-        "group" if grouped else "sample",
-        tuple(metric.each(records).tolist()),
-        fed.notes,
+        metric=str(scorer),
+        value=value,
+        low=low,
+        high=high,
+        samples=len(records),
+        unit="group" if len(np.unique(units)) < len(records) else "sample",
+        records=tuple(scorer.each(records).tolist()),
+        notes=fed.notes,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from ortune.engine.engine import Engine
 from ortune.engine.inputs import attach_pictures
 from ortune.engine.instances import Serving, packed_serving, serving
 from ortune.engine.manifest import Signature
-from ortune.engine.plans import PLAIN, Opened, demand_here, open_plan, packed_compiled
+from ortune.engine.plans import Opened, demand_here, open_plan, packed_compiled
 from ortune.engine.signing import verify_signature
 
 
@@ -73,79 +73,48 @@ def load(
     asked = partial(serving, instances, device, max_batch, max_delay_us, preferred, max_queue)
     path, how = Path(path), asked()
     tell_mixed()
+    backend = on if on is None or isinstance(on, Backend) else spelling.parse(Backend, on)
     if not archive.is_bundle(path):
-        _demand_unsigned(path, require_signature)
-        return _plain(path, on, custom_ops, how)
+        if require_signature is not None:
+            raise BadSettings(
+                f"{path.name} is a plain model, and only bundles are signed",
+                fix="give a bundle, or leave the key out",
+            )
+        return _plain(path, backend or Cpu(), custom_ops, how)
     if require_signature is not None:
         verify_signature(path, require_signature)
-    allowed = _allowed(path, custom_ops)
-    wanted = None if on is None else _backend(on)
-    return _bundle(path, asked, wanted, allowed, compiled)
-
-
-def _bundle(
-    path: Path,
-    asked: Callable[..., Serving],
-    wanted: Backend | None,
-    allowed: bool,
-    compiled: bool,
-) -> Engine:
-    """Open a bundle.
-
-    Args:
-        asked: Makes how it is served of what the bundle wants.
-        allowed: Whether code that it brings or names may run.
-        compiled: Whether what a provider compiled may be opened.
-    """
+    if not isinstance(custom_ops, bool):
+        raise BadSettings(
+            f"{path.name} brings its own libraries, so '{custom_ops}' does not apply",
+            fix="say custom_ops=True (--allow-custom-ops) if you trust where it comes from",
+        )
     with ExitStack() as stack:
         with archive.opened(path) as (file, manifest):
-            consent.demand(path.name, manifest, allowed)
+            consent.demand(path.name, manifest, custom_ops)
             how = asked(packed_serving(path.name, file, manifest))
             ready = packed_compiled(path.name, file, manifest) if compiled else {}
-            opened = Opened(path.name, file, manifest, how, ready, allowed)
-            found = open_plan(stack, opened, wanted)
-            attach_pictures(found.calls, path.name, file, manifest)
+            opened = Opened(path.name, file, manifest, how, ready, custom_ops)
+            running = open_plan(stack, opened, backend)
+            attach_pictures(running.calls, path.name, file, manifest)
         return Engine(
-            found.calls,
-            found.backend,
+            running.calls,
+            running.backend,
             stack.pop_all(),
-            found.fallback,
-            found.plan,
-            compiled=found.compiled,
+            running.fallback,
+            running.plan,
+            compiled=running.compiled,
         )
-
-
-def _demand_unsigned(path: Path, key: str | Path | None) -> None:
-    if key is not None:
-        raise BadSettings(
-            f"{path.name} is a plain model, and only bundles are signed",
-            fix="give a bundle, or leave the key out",
-        )
-
-
-def _allowed(path: Path, custom_ops: bool | str | Sequence[str]) -> bool:
-    """Return whether a bundle's code may run.
-
-    Raises:
-        BadSettings: Libraries are named: it brings its own.
-    """
-    if isinstance(custom_ops, bool):
-        return custom_ops
-    raise BadSettings(
-        f"{path.name} brings its own libraries, so '{custom_ops}' does not apply",
-        fix="say custom_ops=True (--allow-custom-ops) if you trust where it comes from",
-    )
 
 
 def _plain(
-    path: Path, on: str | Backend | None, given: bool | str | Sequence[str], how: Serving
+    path: Path, backend: Backend, given: bool | str | Sequence[str], how: Serving
 ) -> Engine:
+    """Open a plain model."""
     from ortune.model.graph import spec
     from ortune.model.io import file
 
     if given is True:
         raise BadSettings(f"{path.name} brings no libraries", fix="name one: custom_ops='lib.so'")
-    backend = _backend(on or PLAIN)
     demand_here(backend)
     if given:
         if not isinstance(backend, Cpu):
@@ -162,7 +131,3 @@ def _plain(
         call = Call(instances, found, how, backend=backend)
         stack.callback(call.close)
         return Engine({"": call}, backend, stack.pop_all())
-
-
-def _backend(on: str | Backend) -> Backend:
-    return on if isinstance(on, Backend) else spelling.parse(Backend, on)

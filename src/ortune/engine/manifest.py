@@ -168,21 +168,6 @@ class Manifest:
         """The spelling of the first plan's backend."""
         return self.plans[0].backend
 
-    @property
-    def models(self) -> Mapping[str, str]:
-        """Model name -> member of the first plan's model."""
-        return self.plans[0].models
-
-    @property
-    def golden(self) -> Mapping[str, Golden]:
-        """Model name -> golden samples of the first plan."""
-        return self.plans[0].golden
-
-    @property
-    def arithmetic(self) -> Arithmetic:
-        """What of the first plan depends on the instruction set."""
-        return self.plans[0].arithmetic
-
     def write(self) -> bytes:
         """Return it as JSON."""
         return json.dumps(codec.encode(self), indent=1).encode()

@@ -16,7 +16,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core import wording
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, OrtuneError
-from ortune.core.plugins import codec, spelling, stored
+from ortune.core.plugins import codec, stored
 from ortune.engine import archive, consent
 from ortune.engine.call import Call
 from ortune.engine.external import demand_inside
@@ -196,10 +196,6 @@ def distances(calls: Mapping[str, Call], folder: Path, plan: PackedPlan) -> Iter
         yield first_sample(calls[name], folder / golden.inputs, folder / golden.outputs)
 
 
-PLAIN = "cpu"
-"""The backend of a plain model, and of a bundle's fall-back."""
-
-
 @dataclass(frozen=True)
 class Running:
     """Models of a bundle with their sessions.
@@ -362,16 +358,29 @@ def _precompiled(
     opened.unpack(folder, compiled.models.values(), plan.golden.values())
     for member in compiled.models.values():
         demand_embedded(folder / member, member)
+    calls = _open_alike(stack, backend, folder, opened, compiled.models, plan)
+    return (None, calls) if isinstance(calls, str) else (calls, "")
+
+
+def _open_alike(
+    stack: ExitStack,
+    backend: Backend,
+    folder: Path,
+    opened: Opened,
+    members: Mapping[str, str],
+    plan: PackedPlan,
+) -> Mapping[str, Call] | str:
+    """Open unpacked models that must answer as a plan does, or say why they are not opened."""
     with ExitStack() as tried:
         try:
-            calls = open_models(tried, backend, folder, opened, compiled.models, plan.golden)
+            calls = open_models(tried, backend, folder, opened, members, plan.golden)
             found = min(distances(calls, folder, plan), default=TOLERANCE_DB)
-        except Exception as error:  # whatever a provider raises, the plain model is next
-            return None, consent.reason_of(error)
+        except Exception as error:  # whatever a provider raises, another model is next
+            return consent.reason_of(error)
         if found < TOLERANCE_DB:
-            return None, f"its answer is {found:.0f} dB from the packed one"
+            return f"its answer is {found:.0f} dB from the packed one"
         stack.enter_context(tried.pop_all())
-    return calls, ""
+    return calls
 
 
 def _joined(manifest: Manifest, reasons: Sequence[str]) -> str:
@@ -395,29 +404,13 @@ def _unmeasured(stack: ExitStack, opened: Opened, backend: Backend) -> Running:
         libraries = consent.libraries(manifest.custom_ops, manifest, folder)
         backend = replace(backend, custom_ops=libraries)
     backend = opened.how.share(backend)
-    calls = _alike(stack, backend, folder, opened)
-    what = "the original" if calls is None else f"the model of '{first.plan}'"
-    if calls is None:
+    calls = _open_alike(stack, backend, folder, opened, first.models, first)
+    what = f"the model of '{first.plan}'"
+    if isinstance(calls, str):
+        what = "the original"
         calls = open_models(stack, backend, folder, opened, manifest.fallback)
     _warn(f"{opened.name}: {said}; {what} runs there")
     return Running(calls, backend, said)
-
-
-def _alike(
-    stack: ExitStack, backend: Backend, folder: Path, opened: Opened
-) -> Mapping[str, Call] | None:
-    """Open the first plan's models on any backend, unless they fail or answer otherwise there."""
-    first = opened.manifest.plans[0]
-    with ExitStack() as tried:
-        try:
-            calls = open_models(tried, backend, folder, opened, first.models, first.golden)
-            found = min(distances(calls, folder, first), default=TOLERANCE_DB)
-        except Exception:  # whatever a provider raises, the original is next
-            return None
-        if found < TOLERANCE_DB:
-            return None
-        stack.enter_context(tried.pop_all())
-    return calls
 
 
 def _original(
@@ -425,7 +418,7 @@ def _original(
 ) -> tuple[Backend, Mapping[str, Call]]:
     """Open the original; with the bundle's libraries only where it does not load without."""
     manifest = opened.manifest
-    plain = opened.how.share(spelling.parse(Backend, PLAIN))
+    plain = opened.how.share(Cpu())
     try:
         return plain, open_models(stack, plain, folder, opened, manifest.fallback)
     except BadModel:

@@ -304,7 +304,7 @@ def test_a_text_that_is_none_is_refused(bundle: Path, name: str) -> None:
 def test_another_trial(study: Study, tmp_path: Path) -> None:
     path = pack(study, tmp_path / "base.ortune", trial="ba5e")
     found = read(path)
-    assert found.manifest.models == found.manifest.fallback == {"": "fallback/toy.onnx"}
+    assert found.manifest.plans[0].models == found.manifest.fallback == {"": "fallback/toy.onnx"}
     with load(path) as engine:
         np.testing.assert_array_equal(engine(x=X)["y"], Y)
 
@@ -403,7 +403,7 @@ def test_external_data_travels(study: Study, tmp_path: Path) -> None:
     external(Path(study.root) / "artefacts/0123/toy.onnx", studies.TUNED)
     assert (source.parent / "weights.bin").stat().st_size == 16
     path = pack(studies.changed(study, job=studies.job(source)), tmp_path / "x.ortune")
-    assert read(path).manifest.models == {"": "models/toy/toy.onnx"}
+    assert read(path).manifest.plans[0].models == {"": "models/toy/toy.onnx"}
     for file in (source.parent, Path(study.root) / "artefacts"):
         (file / "weights.bin").unlink(missing_ok=True)
     with load(path) as engine:
@@ -423,7 +423,7 @@ def test_several_models(study: Study, tmp_path: Path) -> None:
     studies.write_golden(made, made.best, sources[0], "encoder")
     studies.write_golden(made, made.best, tuned, "decoder")
     path = pack(made, tmp_path / "x.ortune")
-    models = read(path).manifest.models
+    models = read(path).manifest.plans[0].models
     assert models == {"encoder": "fallback/encoder.onnx", "decoder": "models/decoder.onnx"}
     with load(path) as engine:
         assert engine.models == names
@@ -481,7 +481,7 @@ def test_what_was_measured_once_is_packed_only_by_name_and_says_so(
     cut, named = tmp_path / "cut.ortune", tmp_path / "named.ortune"
     assert main(["pack", str(root), "-o", str(cut)]) == 0
     assert "not confirmed" not in capsys.readouterr().out
-    assert read(cut).manifest.models == read(cut).manifest.fallback, "the original"
+    assert read(cut).manifest.plans[0].models == read(cut).manifest.fallback, "the original"
     asked = ["pack", str(root), "-o", str(named), "--trial", "aa11"]
     for words in (asked, [*asked, "--force"]):
         assert main(words) == 2 and not named.exists(), "force is about overwriting alone"
@@ -490,7 +490,7 @@ def test_what_was_measured_once_is_packed_only_by_name_and_says_so(
         assert "--unconfirmed" in fix
     assert main([*asked, "--unconfirmed"]) == 0
     assert "not confirmed" in capsys.readouterr().out
-    assert read(named).manifest.models != read(named).manifest.fallback
+    assert read(named).manifest.plans[0].models != read(named).manifest.fallback
     ledger.append(study.trials[-1])
     again = tmp_path / "again.ortune"
     assert main(["pack", str(root), "-o", str(again), "--trial", "aa11"]) == 0

@@ -475,9 +475,6 @@ class TestManifest:
         other = replace(PLAN, plan="other", backend="openvino", models={}, golden={})
         two = replace(MADE, plans=(PLAN, other))
         assert (two.plan, two.backend) == ("clean @ cpu", "cpu")
-        assert two.models == {"": "models/m/m.onnx"}
-        assert two.golden == {"": Golden("golden/inputs", "golden/outputs")}
-        assert two.arithmetic == PLAN.arithmetic
 
     def test_a_model_is_an_onnx_file(self) -> None:
         made = replace(MADE, fallback={"": "models/m/weights.bin"})
@@ -557,7 +554,7 @@ class TestManifest:
         old["custom_ops"] = plan["custom_ops"]
         found = read_manifest(json.dumps({"format": 1, **old, **flat}).encode(), "b")
         assert found.workload == "latency"
-        assert (found.arithmetic.integers, found.arithmetic.risky) == (0, 0)
+        assert (found.plans[0].arithmetic.integers, found.plans[0].arithmetic.risky) == (0, 0)
         assert found.plans == (replace(PLAN, key="", ratio=None),)
         with pytest.raises(BadModel, match="PackedPlan lacks 'plan"):
             read_manifest(json.dumps({"format": 1, **old}).encode(), "b")
