@@ -67,8 +67,7 @@ def load(
         BadSettings: `on` is wrong; the bundle brings custom operators that are not allowed, or a
             library or the key cannot be used; there are more instances than CPUs, or a device is
             named that the backend does not run on.
-        BackendMissing: The backend of a plain model, or of the plan that `on` names, cannot run
-            here.
+        BackendMissing: The backend of a plain model, or of the plan of `on`, cannot run here.
     """
     asked = partial(serving, instances, device, max_batch, max_delay_us, preferred, max_queue)
     path, how = Path(path), asked()
