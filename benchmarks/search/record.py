@@ -22,6 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.search.exhaustive import Exhaustive
 from benchmarks.search.models import NAMES, WORK, asked
 from benchmarks.search.recording import Kept, Recording
 from benchmarks.search.spaces import digest, listing
@@ -35,7 +36,6 @@ from ortune.core.hardware.cpus import effective_cpus, instruction_sets
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import read_header
 from ortune.experiment.prepare import prepare
-from ortune.policies.exhaustive import Exhaustive
 from ortune.recipe.space import Space
 from ortune.search.optimize import explore, make_folder, planned, read_targets
 from ortune.search.policy import View
@@ -89,7 +89,7 @@ def opened(name: str) -> Opened:
         for one in read_targets(request.on)
     ]
     make_folder(root)
-    context = prepare(request, root, silent, on=request.on, policy=str(Exhaustive()), finalists=3)
+    context = prepare(request, root, silent, on=request.on, finalists=3)
     exact = request.data is None and not request.evaluate
     context = planned(context, targets, exact)
     space = explore(context, targets, exact, lambda text: None)

@@ -1,21 +1,21 @@
-"""Replay policies on the tables: how far is what they find from the best there is?
+"""Replay the search on the tables: how far is what it finds from the best there is?
 
-    python -m benchmarks.search.replay --policy staged --policy adaptive [--left-out] [NAME ...]
+    python -m benchmarks.search.replay [--jobs 2] [NAME ...]
 
 The search's own loop runs under a scripted clock on which plans cost what the tables say. Regret
 is the latency of what was found over that of the table's best plan within the budget: of each
 table, and the geometric mean. Of the trials that were abandoned part way those whose whole ratio
 is within 2 % of the table's best were abandoned wrongly.
 
-Tables named in ``benchmarks/search/left_out.json`` are replayed with ``--left-out`` alone: no
-policy is tuned on them. Results, where all tables are replayed, these too:
-``benchmarks/results/replay.json``. Seconds a table; it need not be idle: nothing is timed.
+Each table is replayed twice: with the numbers of ``priors.json``, which are fitted to all tables,
+and with those that `benchmarks.search.fit` fits to all tables but this one. Results, where all
+tables are replayed: ``benchmarks/results/replay.json``. Seconds a table; it need not be idle:
+nothing is timed.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,18 +25,19 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.result_files import write_results
+from benchmarks.search.fit import fit_without
 from benchmarks.search.replayed import Result, replay
 from benchmarks.search.table import Table, tables, true_ratio
 from benchmarks.tables.search import replayed
-from ortune.core.plugins.spelling import parse
-from ortune.search.policy import Policy
+from ortune.search.adaptive import Adaptive
+from ortune.search.expectation import fitted
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "replay.json"
-LEFT_OUT: tuple[str, ...] = tuple(
-    json.loads(Path(__file__).with_name("left_out.json").read_text())
-)
+FITS = ("all tables", "the other tables")
+"""What the numbers of a replay are fitted to."""
 
 
 def main() -> None:
@@ -44,66 +45,67 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="tables; all there are")
-    parser.add_argument("--policy", action="append", help="staged; repeat it to compare")
     parser.add_argument("--seconds", default="30,60,180")
-    parser.add_argument("--left-out", action="store_true", help="those left out of tuning too")
+    parser.add_argument("--fitted-to", choices=FITS, action="append", help="both")
     parser.add_argument("--jobs", type=int, default=1, help="processes that replay")
     parser.add_argument("--changed-space", action="store_true", help="what a table lacks fails")
-    asked = parser.parse_args()
-    seconds = [float(text) for text in asked.seconds.split(",")]
-    wanted = [t for t in tables(asked.names) if asked.left_out or t.about.name not in LEFT_OUT]
-    if not wanted:
-        parser.error("no such tables yet: python -m benchmarks.search.record NAME")
-    policies = asked.policy or ["staged"]
-    with ProcessPoolExecutor(asked.jobs) as pool:
-        mapped = pool.map if asked.jobs > 1 else map
-        found = compared(wanted, policies, seconds, changed=asked.changed_space, mapped=mapped)
-    print(replayed(found))
-    if asked.left_out and not asked.names:
-        write_results(RESULTS, found)
+    given = parser.parse_args()
+    seconds = [float(text) for text in given.seconds.split(",")]
+    chosen = list(tables(given.names))
+    with ProcessPoolExecutor(given.jobs) as pool:
+        mapped = pool.map if given.jobs > 1 else map
+        fits = given.fitted_to or FITS
+        results = compare(chosen, seconds, fits, changed=given.changed_space, mapped=mapped)
+    print(replayed(results))
+    if not given.names and not given.fitted_to:
+        write_results(RESULTS, results)
 
 
-def compared(
+def compare(
     every: Sequence[Table],
-    policies: Sequence[str],
     seconds: Sequence[float],
+    fits: Sequence[str] = FITS[:1],
     *,
     changed: bool = False,
-    mapped: Callable[..., Iterable[Result]] = map,
+    mapped: Callable[..., Iterable[dict[float, Result]]] = map,
 ) -> dict[str, Any]:
-    """Replay every policy on every table for every time limit.
+    """Replay every table for every time limit, by every fit.
 
     Args:
         changed: See `replay`.
         mapped: As the built-in; a pool's spreads the replays over processes.
     """
-    cases = list(product(policies, seconds, every))
-    one = partial(_one, changed=changed)
+    cases = list(product(fits, every))
     limits: dict[str, dict[str, dict[str, Result]]] = {}
-    for (policy, limit, table), result in zip(cases, mapped(one, cases), strict=True):
-        of_policy = limits.setdefault(policy, {})
-        of_policy.setdefault(f"{limit:g}", {})[table.about.name] = result
+    results = mapped(partial(_replay, seconds=tuple(seconds), changed=changed), cases)
+    for (fit, table), by_limit in zip(cases, results, strict=True):
+        for limit, result in by_limit.items():
+            of_limit = limits.setdefault(fit, {}).setdefault(f"{limit:g}", {})
+            of_limit[table.about.name] = result
     first = every[0].about
     return {
         "machine": dict(first.machine),
         "versions": dict(first.versions),
         "tables": {table.about.name: _about(table) for table in every},
-        "policies": {
-            policy: {"seconds": {limit: summary(found) for limit, found in some.items()}}
-            for policy, some in limits.items()
+        "fitted to": {
+            fit: {"seconds": {limit: summary(results) for limit, results in by_limit.items()}}
+            for fit, by_limit in limits.items()
         },
     }
 
 
-def _one(case: tuple[str, float, Table], *, changed: bool) -> Result:
-    policy, limit, table = case
-    return replay(table, parse(Policy, policy), limit, changed=changed)
+def _replay(
+    case: tuple[str, Table], *, seconds: tuple[float, ...], changed: bool
+) -> dict[float, Result]:
+    fit, table = case
+    numbers = fitted.load() if fit == FITS[0] else fit_without(table.about.name)
+    with patch.object(fitted, "load", lambda: numbers):
+        return {limit: replay(table, Adaptive(), limit, changed=changed) for limit in seconds}
 
 
 def summary(results: Mapping[str, Result]) -> dict[str, Any]:
-    """Return the geometric mean of the regrets, all and of what was left out, and each."""
+    """Return the geometric mean of the regrets, and each."""
     every = list(results.values())
-    left_out = [one.regret for name, one in results.items() if name in LEFT_OUT]
     rounded = {
         name: {k: round(v, 4) if isinstance(v, float) else v for k, v in asdict(one).items()}
         for name, one in results.items()
@@ -113,7 +115,6 @@ def summary(results: Mapping[str, Result]) -> dict[str, Any]:
     )
     return {
         "regret": geometric(one.regret for one in every),
-        "regret of left out": geometric(left_out) if left_out else None,
         "worst": max((one.regret for one in every), default=math.nan),
         "wall over its limit": max((one.over for one in every), default=math.nan),
         "first plan after": max((o.first_s for o in every if o.first_s), default=None),
@@ -132,7 +133,6 @@ def geometric(values: Iterable[float]) -> float:
 def _about(table: Table) -> dict[str, Any]:
     return {
         "cpu": table.about.machine.get("cpu", ""),
-        "left out": table.about.name in LEFT_OUT,
         "space": table.about.space,
         "plans": len(table.rows),
         "best": str(table.best.plan),

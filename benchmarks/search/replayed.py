@@ -169,7 +169,7 @@ def simulating(machine: Machine) -> Iterator[None]:
         yield
 
 
-def _spelled(table: Table) -> str:
+def spelled_budget(table: Table) -> str:
     """Return the budget; one of an evaluate function reads as that of a metric of samples."""
     text, scores = table.about.budget, table.rows[0].scores
     found = re.fullmatch(r"score\(path=(.+)\)", scores[0].metric) if scores else None
@@ -179,7 +179,7 @@ def _spelled(table: Table) -> str:
 def surroundings(table: Table, root: Path, seconds: float) -> Context:
     """Return what is fixed before a search of a table."""
     about, first = table.about, table.rows[0]
-    budget = Budget.parse(_spelled(table))
+    budget = Budget.parse(spelled_budget(table))
     job = Job(about.name, "m", "d", budget, "", about.workload, about.baseline, {}, {})
     write_header(root, Header(job, about.facts))
     needed = 10 * first.load_s + 40 * first.first_s

@@ -1,4 +1,4 @@
-"""Tables of the search: what it found of what there is, regions, and policies replayed."""
+"""Tables of the search: what it found of what there is, regions, and replays."""
 
 from __future__ import annotations
 
@@ -112,24 +112,18 @@ def _regions(results: Mapping[str, Any]) -> str:
 
 
 def replayed(results: Mapping[str, Any]) -> str:
-    """Return regrets of policies: a row a model, a column a policy and time limit."""
+    """Return regrets: a row a model, a column a time limit and what the numbers are fitted to."""
     columns = [
-        (f"{policy}, {limit} s", one)
-        for policy, about in results["policies"].items()
+        (f"{limit} s, fitted to {fit}", one)
+        for fit, about in results["fitted to"].items()
         for limit, one in about["seconds"].items()
     ]
     rows: list[list[str]] = []
     for name, about in results["tables"].items():
         regrets = [f"{one['models'][name]['regret']:.3f}" for _, one in columns]
-        mark = " (left out)" * about["left out"]
-        rows.append([name + mark, f"`{about['best']}`", f"{about['ratio']:.3f}", *regrets])
-    for label, key in (
-        ("geometric mean", "regret"),
-        ("geometric mean of those left out", "regret of left out"),
-        ("worst", "worst"),
-    ):
-        found = ["" if one[key] is None else f"{one[key]:.3f}" for _, one in columns]
-        rows.append([label, "", "", *found])
+        rows.append([name, f"`{about['best']}`", f"{about['ratio']:.3f}", *regrets])
+    for label, key in (("geometric mean", "regret"), ("worst", "worst")):
+        rows.append([label, "", "", *(f"{one[key]:.3f}" for _, one in columns)])
     late = [f"{one['wall over its limit']:+.0f} s" for _, one in columns]
     rows.append(["wall time over the limit, worst", "", "", *late])
     first = [one["first plan after"] for _, one in columns]

@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from ortune_toys.backends.scripted import Scripted
 from tests.models import write_classifier
+from tests.picking import Glance, searching_by
 
 import ortune as ot
+from ortune.core.errors import OrtuneError
 from ortune.core.event import Event, TrialDone
 from ortune.core.trial import Status, Verdict
 from ortune.experiment import measure
@@ -36,7 +38,6 @@ def search(task: tuple[Path, Path], out: Path, **more: object) -> ot.Study:
         "on": "scripted",
         "baseline": "scripted",
         "time": "300s",
-        "policy": "staged",
     }
     return ot.optimize(model, data=data, out=out, **(options | more))  # type: ignore[arg-type]
 
@@ -92,13 +93,20 @@ def test_a_fast_plan_that_fails_is_rescued(task: tuple[Path, Path], tmp_path: Pa
     assert plain.ratio.value < saved.ratio.value < 1
 
 
-def test_the_default_policy_finds_a_plan_four_times_as_fast(
-    task: tuple[Path, Path], tmp_path: Path
+def test_a_plan_four_times_as_fast_is_found(scripted: ot.Study) -> None:
+    assert scripted.best.ratio is not None
+    assert scripted.best.ratio.value < 0.25
+    assert all("expected" in t.proposed for t in scripted.trials if t.stage == "search")
+
+
+@pytest.mark.parametrize("policy", ["staged", "exhaustive", "mine.py:Mine"])
+def test_other_orders_are_gone_and_adaptive_is_taken(
+    task: tuple[Path, Path], tmp_path: Path, policy: str
 ) -> None:
-    found = search(task, tmp_path / "run", policy="adaptive")
-    assert found.best.ratio is not None
-    assert found.best.ratio.value < 0.25
-    assert all("expected" in t.proposed for t in found.trials if t.stage == "search")
+    with pytest.raises(OrtuneError, match="every search is adaptive") as refused:
+        search(task, tmp_path / "run", policy=policy)
+    assert "leave --policy out" in refused.value.fix
+    assert not (tmp_path / "run").exists()
 
 
 def test_finalists_are_judged_by_all_pairs_of_the_run(scripted: ot.Study) -> None:
@@ -233,7 +241,7 @@ def command(task: tuple[Path, Path], out: Path, time: str = "300s") -> list[str]
     return [
         sys.executable, "-m", "ortune.cli.main", "optimize", str(model), "--data", str(data),
         "--budget", "top1>=base-0.02", "--on", "scripted", "--baseline", "scripted",
-        "--time", time, "-o", str(out), "--quiet", "--policy", "staged",
+        "--time", time, "-o", str(out), "--quiet",
     ]  # fmt: skip
 
 
@@ -293,9 +301,10 @@ def test_json_of_a_trial_is_plain(scripted: ot.Study) -> None:
 
 
 def test_another_policy_proposes_and_the_search_alone_decides(
-    task: tuple[Path, Path], tmp_path: Path
+    task: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = search(task, tmp_path / "run", policy="glance(most=3)")
+    searching_by(monkeypatch, Glance(most=3))
+    study = search(task, tmp_path / "run")
     glanced = [trial for trial in study.trials if trial.stage == "glance"]
     assert len(glanced) >= 2
     assert all(trial.proposed == "next" for trial in glanced)
@@ -307,6 +316,5 @@ def test_another_policy_proposes_and_the_search_alone_decides(
     assert study.best is study.baseline, "no policy makes an unscored plan the winner"
     assert study.finished == "time"
     assert "glanced at a few" in study.notes
-    assert study.header.policy == "glance(most=3)"
     page = ot.report(study, tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count("not scored") >= len(glanced)

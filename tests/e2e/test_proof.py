@@ -9,14 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.models import write_classifier
+from tests.picking import Pick, searching_by
 
 import ortune as ot
 from ortune.core.event import Event, Note
 from ortune.core.trial import Status, Trial, Verdict
 
-HALVED = 'pick(step="coarse(care=true)")'
+HALVED = Pick("coarse(care=true)")
 """Keeps 16 of the 32 bits of each weight: as good as the original."""
 DOCS = Path(__file__).parents[2] / "docs" / "data.md"
+
+
+@pytest.fixture(autouse=True)
+def _halving(monkeypatch: pytest.MonkeyPatch) -> None:
+    searching_by(monkeypatch, HALVED)
 
 
 def search(folder: Path, samples: int, budget: str, **more: object) -> tuple[ot.Study, str]:
@@ -32,7 +38,7 @@ def heard(model: Path, out: Path, **more: object) -> tuple[ot.Study, str]:
         if isinstance(event, Note):
             said.append(event.text)
 
-    given = {"on": "scripted", "baseline": "scripted", "time": "20m", "policy": HALVED} | more
+    given = {"on": "scripted", "baseline": "scripted", "time": "20m"} | more
     study = ot.optimize(model, out=out, sink=listen, **given)  # type: ignore[arg-type]
     (outlook,) = [text for text in said if "held out" in text or "kept apart" in text]
     assert study.header.outlook == outlook
@@ -132,6 +138,7 @@ def test_the_example_of_the_docs_runs_and_is_proved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (block,) = re.findall(r"```python\n(# sums\.py.*?)```", DOCS.read_text(), re.DOTALL)
+    searching_by(monkeypatch, Pick())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sums.py").write_text(block)
     runpy.run_path("sums.py")
@@ -148,7 +155,6 @@ def test_the_example_of_the_docs_runs_and_is_proved(
         on="cpu(threads=1)",
         baseline="cpu(threads=1)",
         time="30s",
-        policy="pick",
     )
     assert outlook.startswith("500 samples in 250 independent groups: ")
     assert "enough to prove" in outlook

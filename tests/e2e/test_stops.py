@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.models import write_classifier
+from tests.picking import Pick, searching_by
 
 import ortune as ot
 from ortune.core.trial import Status
@@ -32,15 +33,19 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     ],
 )
 def test_a_plan_that_goes_wrong_costs_a_few_seconds(
-    task: tuple[Path, Path], tmp_path: Path, backend: str, said: str
+    task: tuple[Path, Path],
+    tmp_path: Path,
+    backend: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    searching_by(monkeypatch, Pick())
     began = time.monotonic()
     study = ot.optimize(
         task[0],
         data=task[1],
         on=backend,
         budget="top1>=base-0.02",
-        policy="pick",
         time="60s",
         out=tmp_path / "run",
     )

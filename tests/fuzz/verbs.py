@@ -25,7 +25,6 @@ from ortune.core.plugins.spelling import parse, parse_list
 from ortune.core.request import Request, RequestField, parameters
 from ortune.core.step import Quantizer
 from ortune.data import augment
-from ortune.search.policy import Policy
 from tests.fuzz.answers import answer
 from tests.fuzz.target import Broken
 
@@ -81,7 +80,7 @@ _SPELLED: Mapping[str, Sequence[str]] = {
     "augment": ("noise(db=30),flip,scale", "flip"),
     "observer": ("percentile(p=99.9)", "min-max", "entropy"),
     "quantizer": ("int8-static", "fp16"),
-    "policy": ("adaptive", "staged", "exhaustive"),
+    "policy": ("adaptive",),
     "shapes": ("x:1x4", "x:", "ids:1x16"),
     "ranges": ("ids:0..30521", "x:-1..1", "rate:16000"),
     "data": ("d.npz", "nowhere", "os:getcwd"),
@@ -100,7 +99,7 @@ _SPELLED: Mapping[str, Sequence[str]] = {
 }
 
 PLUGINS = frozenset(
-    ("on", "baseline", "workload", "steps", "rules", "augment", "observer", "quantizer", "policy")
+    ("on", "baseline", "workload", "steps", "rules", "augment", "observer", "quantizer")
 )
 """Fields that spell plugins."""
 
@@ -231,7 +230,6 @@ _READERS: Mapping[str, Callable[[str], object]] = {
     "baseline": lambda text: parse(Backend, text),
     "quantizer": lambda text: parse(Quantizer, text),
     "observer": lambda text: parse(Observer, text),
-    "policy": lambda text: parse(Policy, text),
 }
 
 

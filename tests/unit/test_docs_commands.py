@@ -29,7 +29,6 @@ from ortune.core.plugins.spelling import parse, parse_list
 from ortune.core.reading import step
 from ortune.core.step import Quantizer
 from ortune.core.workload import Workload
-from ortune.search.policy import Policy
 
 HOME = Path(__file__).parents[2]
 FOLDERS = [HOME / name for name in ("docs", "examples", "tests")]
@@ -50,7 +49,6 @@ SPELLED: dict[str, Callable[[str], object]] = {
     "budget": Budget.parse,
     "observers": lambda text: parse(Observer, text),
     "on": lambda text: text == "auto" or parse_list(Backend, text),
-    "policy": lambda text: parse(Policy, text),
     "quantizer": lambda text: parse(Quantizer, text),
     "step": step,
     "steps": step,

@@ -33,7 +33,6 @@ class Limits:
         "backends",
         "metrics",
         "observers",
-        "policies",
         "quantizers",
         "samples",
         "sections",

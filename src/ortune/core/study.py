@@ -73,7 +73,7 @@ class Header:
         command: The command line that repeats it.
         models: Name -> absolute path of the original.
         parts: Part of the data -> sample indices.
-        policy: In which order plans were tried, spelled.
+        policy: In which order plans were tried: runs of older versions may name another.
         outlook: What the samples can prove, as it was said before the search.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
         paid: What had paid on this kind of machine when the run began.
@@ -85,7 +85,7 @@ class Header:
     command: str = ""
     models: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    policy: str = "staged"
+    policy: str = "adaptive"
     outlook: str = ""
     by_operator: Mapping[str, float] = field(default_factory=dict)
     paid: Paid = NOTHING

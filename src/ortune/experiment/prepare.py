@@ -47,7 +47,6 @@ def prepare(
     on: str = "",
     wanted: Goal = FASTEST,
     command: str = "",
-    policy: str = "",
     finalists: int = 1,
     by_region: bool = True,
 ) -> Context:
@@ -57,7 +56,6 @@ def prepare(
         on: The backends to search, as spelled: part of the job.
         wanted: By what the winner is chosen: part of the job.
         command: The command line that repeats it, for the header.
-        policy: In which order plans are tried, for the header.
         finalists: Plans that may be judged on samples that no choice has read.
         by_region: Whether plans may differ in precision by region, for the header.
 
@@ -79,7 +77,7 @@ def prepare(
     job = replace(_job(request, on, fed, found), wanted=wanted)
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
-    about = Header(job, whole, command, paths, found.division, policy, found.outlook)
+    about = Header(job, whole, command, paths, found.division, outlook=found.outlook)
     _claim(root, header, replace(about, by_operator=found.by_operator, by_region=by_region))
     return Context(
         root=root,

@@ -33,13 +33,13 @@ from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 from ortune.recipe.space import Space, Target
 from ortune.search import from_torch, resumed
+from ortune.search.adaptive import Adaptive
 from ortune.search.aim import Aim
 from ortune.search.batches import by_batch
 from ortune.search.earlier import warm_start
 from ortune.search.fixed_shapes import Unfixed, fixing
 from ortune.search.loop import FINALISTS, search
 from ortune.search.padding import unpadded
-from ortune.search.policy import Policy
 from ortune.search.request import Optimize
 from ortune.search.targets import read_targets, spelled_on
 
@@ -49,7 +49,6 @@ _OF_A_CALL = ("verbose", "quiet", "unsafe_pickle")
 
 def run(asked: Optimize) -> Study:
     """Search, write the run's folder and return its study."""
-    policy = parse(Policy, asked.policy)
     if asked.strict and asked.budget is not None:
         demand_provable(Budget.parse(asked.budget))
     own = tuple(parse(Transform, text) for text in asked.rules)
@@ -77,7 +76,6 @@ def run(asked: Optimize) -> Study:
             on=spelled_on(equipped(asked.on, asked.custom_ops).strip(), targets),
             wanted=asked.wanted,
             command=asked.command,
-            policy=str(policy),
             finalists=FINALISTS * (1 if asked.target_speedup is None else 2),
             by_region=asked.regions,
         )
@@ -93,7 +91,7 @@ def run(asked: Optimize) -> Study:
         kept = asked.time - searching
         aim = Aim(searching, began, asked.target_speedup, asked.strict, monotonic, kept)
         finding = partial(explore, context, targets, exact, fixed=asked.fixed_shapes)
-        search(context, finding, policy, aim, asked.sink)
+        search(context, finding, Adaptive(), aim, asked.sink)
         if asked.batches:
             _time_batches(context, asked, replace(aim, seconds=asked.time, afterwards=0.0))
         if rows and read_study(root).finished != "interrupted":

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar
+from typing import Protocol
 
 from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid
-from ortune.core.plugins.plugin import Plugin
 from ortune.core.step import Step
 from ortune.core.trial import Effort, Plan, Proposal, Trial, Untried
 from ortune.recipe.space import Space
@@ -36,7 +34,6 @@ class View:
         left: Seconds of the time budget that are left; negative when it is overrun.
         total: Seconds of the time budget.
         budget: That a plan has to keep.
-        pending: Plans that are out at other workers.
         kept_back: Seconds of those left that finalists and what follows them will take.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
         paid: What paid on this kind of machine before: see `search.expectation.elsewhere`.
@@ -52,7 +49,6 @@ class View:
     left: float
     total: float
     budget: Budget | None = None
-    pending: Sequence[Plan] = ()
     kept_back: float = 0.0
     by_operator: Mapping[str, float] = field(default_factory=dict)
     paid: Paid = NOTHING
@@ -84,10 +80,9 @@ class View:
         return self._trials.get(plan.spelled)
 
     def tried(self, plan: Plan, effort: Effort = "screen") -> bool:
-        """Whether a plan has a trial that was taken this far, or is out at a worker."""
-        found = self.find(plan)
-        known = found is not None and found.taken(effort)
-        return known or any(p.spelled == plan.spelled for p in self.pending)
+        """Whether a plan has a trial that was taken this far."""
+        trial = self.find(plan)
+        return trial is not None and trial.taken(effort)
 
     def exact_ratio(self, backend: Backend) -> float:
         """Return the least latency ratio of exact recipes on a backend, 1 where none was timed."""
@@ -151,24 +146,21 @@ class LeftOut:
         )
 
 
-@dataclass(frozen=True)
-class Policy(Plugin):
-    """In which order plans are tried, and for how long.
+class Policy(Protocol):
+    """In which order plans are tried: `search.adaptive`, or what a test or a benchmark brings.
 
     A policy holds no state: what it knows is the view. It cannot weaken what is accepted or
     claimed: finalists, their fresh pairs and the budget are the search's.
     """
 
-    folder: ClassVar[str] = "policies"
-
-    @abstractmethod
     def next(self, view: View) -> Proposal | SurveyRequest | None:
         """Return the plan to try now, one without a trial; None when nothing is worth the time.
 
         Or a plan whose regions are to be measured one at a time, once a plan: `View.surveys`
         holds what came of it.
         """
+        ...
 
     def left_out(self, view: View) -> LeftOut:
         """Say what stays untried, asked when `next` has returned None."""
-        return LeftOut()
+        ...

@@ -72,7 +72,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
             what is free if not given. --max-memory bounds the result.
         fixed_shapes: Fix the inputs to the one shape that all samples have: the result takes no
             other. Without it the report says what it would bring.
-        policy: In which order plans are tried: adaptive, staged, exhaustive, or one of yours.
+        policy: Only `adaptive` is left, which is what a search does: leave it out.
         regions: Measure regions of plans that are fast but lose too much, and try mixtures: what
             costs most accuracy for its time is left in float. A run begun without goes on without.
         warm_start: Begin with what paid in earlier searches on this kind of machine, and record
@@ -109,6 +109,11 @@ class Optimize(ModuleRequest, ExperimentRequest):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.policy != "adaptive":
+            raise BadSettings(
+                f"there is no --policy {self.policy} any more: every search is adaptive",
+                fix="leave --policy out, or the line `policy` of the settings file",
+            )
         if 0 in self.batches:
             raise BadSettings("batches: 0 is too small", fix="give batches of 1 or more")
         if self.batches and self.fixed_shapes:

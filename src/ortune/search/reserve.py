@@ -12,18 +12,16 @@ from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import claiming
 from ortune.search.compare import NEAR
 
-_MOST, _MORE = 0.6, 0.15
-"""Shares of the time budget that are kept back at most: of all, and beyond the first finalist."""
-_TRIED_S, _OF_SHORT = 18.0, 0.4
-"""Seconds that are left for plans in any case, short of which it is the rest of this share of the
-time budget: ten processes alone may take 15 s, and a short search could try nothing."""
+_FINAL = 4
+"""Times that a final takes what the plan's trial took without building: it has five pairs, longer
+ones, and shares nothing with building. By the replays, where 3 finds the same plans."""
+_MOST = 0.6
+"""Share of the time budget that is kept back at most: else no plan is there to end with."""
 _FIRST = 3
 """Plans, besides what is screened, that half of what is left is for: a first guess, what may be
 faster, and what mends that where it loses too much."""
 OVER = 0.05
 """Share of the time budget by which the last plan may overrun its time."""
-_LATE_S = 3.0
-"""Seconds more that all may."""
 _LONGER = 1.5
 """Times that bursts of a finalist are longer than those of the search."""
 
@@ -52,9 +50,9 @@ class Reserve:
         return max(0.0, first.seconds - timed) / 2
 
     def final_s(self, trial: Trial) -> float:
-        """Return what re-measuring a plan takes: as its kind did, or put together."""
+        """Return what re-measuring a plan takes: as finals did, or by its trial of the search."""
         known = [t.seconds for t in self.trials if t.part == "final" and t.error is None]
-        return fmean(known) if known else self.fixed_s(trial) + self._timing_s(trial)
+        return fmean(known) if known else _FINAL * (trial.seconds - trial.building)
 
     def fixed_s(self, trial: Trial) -> float:
         """Return what of it no shorter timing saves: starting all processes, and scoring."""
@@ -102,8 +100,7 @@ class Reserve:
 
         What comes beyond the first finalist has its seconds whole or, where they are too many, not
         at all: half of a finalist is none. The history has what they leave: a plan that may win is
-        worth more than a row that explains. Half of what is left is for the first plans where the
-        shortest final fits: what was only screened is little to end with.
+        worth more than a row that explains. Half of what is left is for the first plans.
 
         Args:
             candidates: Plans that may become finalists, fastest first.
@@ -111,32 +108,19 @@ class Reserve:
             total: The time budget.
             left: Of it.
         """
-        back = self._wanted(candidates, finalists, total)
-        if sum(trial.taken("search") for trial in self.trials[1:]) >= _FIRST:
-            return back
-        shortest = self.fixed_s(candidates[0]) - OVER * total - _LATE_S if candidates else 0.0
-        return min(back, max(left / 2, shortest))
+        back = min(_MOST * total, self._wanted(candidates, finalists, _MOST * total))
+        few = sum(trial.taken("search") for trial in self.trials[1:]) < _FIRST
+        return min(back, left / 2) if few else back
 
-    def _wanted(self, candidates: Sequence[Trial], finalists: int, total: float) -> float:
-        over = max(0.0, self.row_s - OVER * total)
-        most = min(_MOST * total, max(_OF_SHORT * total, total - _TRIED_S))
-        if not candidates:  # something has to be found first: the shortest final, no history
-            shortest = self.fixed_s(self.trials[0]) + stats.PAIRS * 2 * _block_s(self.trials[0])
-            return min(most, shortest + self.closing_s + over)
-        first = candidates[0]
-        near = [t for t in candidates[1:finalists] if _ratio(t) < NEAR * _ratio(first)]
-        each, more = self.final_s(first), 0.0
-        for seconds in [each] * len(near):
-            more += seconds if more + seconds <= _MORE * total else 0.0
-        return min(most, each + self.closing_s + over + more)
-
-    def _timing_s(self, trial: Trial) -> float:
-        """Return the timing of all pairs: the seconds, or the fewest blocks in at most twice."""
-        if trial.measurement is None:
-            return 0.0
-        effort, block_s = claiming(self.pair_seconds), _block_s(trial)
-        fewest = min(effort.min_blocks * block_s, 2 * effort.seconds)
-        return stats.PAIRS * max(effort.seconds, fewest, 2 * block_s)
+    def _wanted(self, candidates: Sequence[Trial], finalists: int, most: float) -> float:
+        if not candidates:  # something has to be found first
+            return self.final_s(self.trials[0]) + self.closing_s
+        first, *others = candidates[:finalists]
+        back = self.final_s(first) + self.closing_s
+        for trial in others:
+            whole = back + self.final_s(trial)
+            back = whole if _ratio(trial) < NEAR * _ratio(first) and whole <= most else back
+        return back
 
 
 def _block_s(trial: Trial) -> float:

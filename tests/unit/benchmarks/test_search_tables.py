@@ -14,10 +14,10 @@ import pytest
 from benchmarks.search import recording
 from benchmarks.search.bursts import KEPT_ENTRIES, Side, Turn
 from benchmarks.search.costs import RECORDED_BURST_S, Pass, Spent, passes
-from benchmarks.search.models import NAMES
+from benchmarks.search.exhaustive import Exhaustive, ranked
 from benchmarks.search.record import confirm, current, frozen, try_all
 from benchmarks.search.recording import Kept, Recording
-from benchmarks.search.replay import LEFT_OUT, compared, geometric, summary
+from benchmarks.search.replay import compare, geometric, summary
 from benchmarks.search.replayed import Attempts, replay, simulating, surroundings
 from benchmarks.search.simulated import Clock, Machine, SimulatedWorker
 from benchmarks.search.spaces import digest, pretended, space_of
@@ -47,9 +47,8 @@ from ortune.experiment import evaluate
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing import pairs
 from ortune.measurement.timing.pairs import Effort
-from ortune.policies.exhaustive import Exhaustive
-from ortune.policies.staged import Staged, ranked
 from ortune.recipe.space import Space, Target
+from ortune.search.adaptive import Adaptive
 from ortune.workloads.latency import Latency
 
 FACTS = Facts({"Conv": 20, "Relu": 20, "Gemm": 1}, 41, 1, 1, {}, 17, 8, (), ())
@@ -109,19 +108,19 @@ def table() -> Iterator[Table]:
 
 
 def test_with_time_the_best_is_found_and_without_it_is_not(table: Table) -> None:
-    late = replay(table, Staged(), 1000)
+    late = replay(table, Adaptive(), 1000)
     assert late.regret == pytest.approx(1.0, abs=0.01) and late.lacking == 0
     assert late.finished == "done" and late.wall < 1000
     assert late.first_s is not None and 0 < late.first_s < 60
-    early = replay(table, Staged(), 5)
+    early = replay(table, Adaptive(), 5)
     assert early.regret > 1.05 and early.finished == "time"
     assert early.tried < late.tried
-    assert replay(table, Staged(), 5) == early, "the clock is scripted: the same twice"
+    assert replay(table, Adaptive(), 5) == early, "the clock is scripted: the same twice"
 
 
 def test_set_up_counts_where_it_is_a_small_part_of_the_time(table: Table) -> None:
     slow = replace(table, about=replace(table.about, prepared_s=20.0))
-    short, long = (replay(slow, Staged(), seconds) for seconds in (10, 200))
+    short, long = (replay(slow, Adaptive(), seconds) for seconds in (10, 200))
     assert short.wall - short.over > 10 + 20 and long.wall - long.over == pytest.approx(200)
 
 
@@ -134,10 +133,10 @@ def test_everything_is_found_by_trying_everything(table: Table) -> None:
 def test_a_changed_space_is_refused_unless_that_is_asked_for(table: Table) -> None:
     old = replace(table, about=replace(table.about, space="other"))
     with pytest.raises(OrtuneError, match="has changed since its table was measured"):
-        replay(old, Staged(), 30)
+        replay(old, Adaptive(), 30)
     gone = old.rows[1].plan.recipe
     less = replace(old, rows=tuple(r for r in old.rows if r.plan.recipe != gone))
-    assert replay(less, Staged(), 1000, changed=True).lacking > 0
+    assert replay(less, Adaptive(), 1000, changed=True).lacking > 0
 
 
 def test_what_was_built_and_calibrated_is_paid_once() -> None:
@@ -267,11 +266,11 @@ def test_what_was_abandoned_wrongly_is_told(table: Table) -> None:
     rows = list(table.rows)
     at = next(k for k, one in enumerate(rows) if k > 3 and one.plan.recipe.steps)
     rows[at] = replace(row(rows[at].plan, 5.0), cuts=rows[at].cuts)
-    slow = replay(replace(table, rows=tuple(rows)), Staged(), 1000)
+    slow = replay(replace(table, rows=tuple(rows)), Adaptive(), 1000)
     assert slow.abandoned > 0 and slow.wrongly == ()
     good = [turn(0.3) for _ in range(9)]
     rows[at] = replace(rows[at], pairs=((turn(5.0), *good),))
-    late = replay(replace(table, rows=tuple(rows)), Staged(), 1000)
+    late = replay(replace(table, rows=tuple(rows)), Adaptive(), 1000)
     assert str(rows[at].plan) in late.wrongly
 
 
@@ -300,16 +299,14 @@ def test_the_best_keeps_the_budget_and_is_the_original_where_nothing_is_faster()
 
 def test_regret_is_told_by_model_and_as_a_geometric_mean(table: Table) -> None:
     assert geometric([0.5, 2.0]) == pytest.approx(1.0) and math.isnan(geometric([]))
-    found = compared([table], ["staged", "exhaustive"], [5, 1000])
-    one = found["policies"]["staged"]["seconds"]
+    found = compare([table], [5, 1000])
+    one = found["fitted to"]["all tables"]["seconds"]
     assert list(one) == ["5", "1000"] and one["5"]["regret"] > one["1000"]["regret"] >= 1
     assert one["5"]["models"]["toy"]["regret"] == pytest.approx(one["5"]["worst"], abs=1e-4)
     assert found["tables"]["toy"]["plans"] == len(table.rows)
     assert math.isnan(summary({})["regret"])
     page = replayed(found)
-    assert "| toy |" in page and "staged, 5 s" in page and "0 of 0" in page
-    marked = replace(table, about=replace(table.about, name=LEFT_OUT[0]))
-    assert f"| {LEFT_OUT[0]} (left out) |" in replayed(compared([marked], ["staged"], [5]))
+    assert "| toy |" in page and "5 s, fitted to all tables" in page
 
 
 def test_a_budget_of_an_evaluate_function_is_replayed(table: Table, tmp_path: Path) -> None:
@@ -324,10 +321,6 @@ def test_a_budget_of_an_evaluate_function_is_replayed(table: Table, tmp_path: Pa
     budget = surroundings(judged, tmp_path, 5).job.budget
     assert budget is not None and budget.metric.name() == "score"
     assert (budget.limit, budget.relative) == (-0.01, True)
-
-
-def test_models_that_are_left_out_of_tuning_have_tables() -> None:
-    assert set(LEFT_OUT) < set(NAMES) and len(NAMES) - len(LEFT_OUT) >= 12
 
 
 def test_a_table_is_read_as_it_was_written(table: Table, tmp_path: Path) -> None:

@@ -41,21 +41,19 @@ from ortune.experiment.surveys.journal import RegionJournal
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.worker import runtime
-from ortune.policies.staged import Staged
 from ortune.quantization.roles import deciding
 from ortune.regions.mixing import mixable
 from ortune.regions.survey import RegionCost, Survey, SurveyRequest
 from ortune.search import loop as searching
 from ortune.search import optimize as optimizing
 from ortune.search import targets as targeting
+from ortune.search.adaptive import Adaptive
 from ortune.search.aim import Aim
 from ortune.search.policy import Policy
 from ortune.search.targets import read_targets
 
 GOLDEN = Path(__file__).with_name("proposals.json")
-STAGES = {"padding": "runtime"}
-"""Stages that the golden file, older than they are, calls otherwise."""
-STAGED = Staged()
+ADAPTIVE = Adaptive()
 BEGAN, PREPARING = 1000.0, 3.0
 """What the clock shows at the start, and the seconds that pass before the search."""
 
@@ -91,7 +89,7 @@ class Clock:
 def record(
     scenario: Scenario,
     folder: Path,
-    policy: Policy = STAGED,
+    policy: Policy = ADAPTIVE,
     before: Path | None = None,
     kill: Kill | None = None,
 ) -> dict[str, Any]:
@@ -218,7 +216,7 @@ class Scripted:
 
     def one(self, proposal: Proposal, *, always_score: bool = False, **_: Any) -> Trial:
         """Return the plan's trial, known or scripted."""
-        plan, stage = proposal.plan, STAGES.get(proposal.stage, proposal.stage)
+        plan, stage = proposal.plan, proposal.stage
         known = self.ledger.find(self.key(plan), "search")
         if known is not None:
             return known

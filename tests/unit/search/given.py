@@ -15,7 +15,7 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.step import Recipe, Transform
 from ortune.core.study import Study
 from ortune.core.trial import Plan, Proposal
-from ortune.search.policy import LeftOut, Policy, View
+from ortune.search.policy import LeftOut, View
 
 MORE = "three more plans are there"
 PLANS = [replace(LOSSY, backend=Cpu(threads=n)) for n in range(1, 6)]
@@ -25,7 +25,7 @@ told: list[Event] = []
 
 
 @dataclass(frozen=True)
-class Given(Policy):
+class Given:
     """Proposes the plans of a test."""
 
     plans: tuple[Plan, ...] = ()

@@ -10,17 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.policies.test_adaptive import view
 from tests.unit.search.driver import Kill, record
 from tests.unit.search.scenarios import TRANSFORMER, Piece, Scenario, facts, on
+from tests.unit.search.test_adaptive import view
 
-from ortune.core.plugins.spelling import parse
 from ortune.core.trial import Trial
 from ortune.experiment.ledger import read_study
 from ortune.experiment.surveys import journal
 from ortune.regions.survey import MixtureTried, Survey, SurveyRequest
 from ortune.search.expectation.surveying import longest_s
-from ortune.search.policy import Policy
 from ortune.search.regions import RegionSearch
 
 SOUND = tuple(Piece(f"sound{i}", 0.06, 0.03) for i in range(8))
@@ -33,16 +31,10 @@ PLANTED = Scenario(
     pieces=(FRAGILE, *SOUND, WORTHLESS),
     rules=(on("^survey", seconds=6),),
 )
-POLICIES = ["adaptive", "exhaustive"]
-LONG = {"exhaustive": 100.0}
-"""Seconds of policies that try so much before."""
 
 
-def searched(
-    scenario: Scenario, folder: Path, policy: str = "adaptive", kill: Kill | None = None
-) -> dict[str, Any]:
-    given = replace(scenario, seconds=LONG.get(policy, scenario.seconds))
-    return record(given, folder, parse(Policy, policy), kill=kill)
+def searched(scenario: Scenario, folder: Path, kill: Kill | None = None) -> dict[str, Any]:
+    return record(scenario, folder, kill=kill)
 
 
 def of_stage(folder: Path, stage: str) -> list[Trial]:
@@ -53,9 +45,8 @@ def mixtures(folder: Path) -> list[MixtureTried]:
     return [one for one in journal.read(folder) if isinstance(one, MixtureTried)]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_fragile_and_a_worthless_region_are_left_in_float(policy: str, tmp_path: Path) -> None:
-    searched(PLANTED, tmp_path, policy)
+def test_a_fragile_and_a_worthless_region_are_left_in_float(tmp_path: Path) -> None:
+    searched(PLANTED, tmp_path)
     found = mixtures(tmp_path)
     assert found[0].left == ("fragile", "worthless")
     assert (found[0].regions, found[0].kept) == (10, True)
@@ -82,19 +73,16 @@ def test_the_journal_says_what_was_expected_and_measured(tmp_path: Path) -> None
         assert one.why
 
 
-@pytest.mark.parametrize("policy", [*POLICIES, "staged"])
-def test_switched_off_it_surveys_and_mixes_nothing(policy: str, tmp_path: Path) -> None:
-    off = PLANTED if policy == "staged" else replace(PLANTED, by_region=False)
-    log = searched(off, tmp_path, policy)
+def test_switched_off_it_surveys_and_mixes_nothing(tmp_path: Path) -> None:
+    log = searched(replace(PLANTED, by_region=False), tmp_path)
     assert not any("survey" in text or "exclude" in text for text in log["proposals"])
     assert not (tmp_path / journal.NAME).exists()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_what_is_measured_corrects_what_is_expected(policy: str, tmp_path: Path) -> None:
+def test_what_is_measured_corrects_what_is_expected(tmp_path: Path) -> None:
     pieces = tuple(Piece(f"p{i}", 0.03 + 0.004 * (i % 5), 0.1 + 0.05 * i) for i in range(14))
     scenario = replace(PLANTED, pieces=pieces, together=(1.6, 0.9), seconds=120.0)
-    searched(scenario, tmp_path, policy)
+    searched(scenario, tmp_path)
     one = [m for m in mixtures(tmp_path) if m.survey == mixtures(tmp_path)[0].survey]
     assert 2 <= len(one) <= 4
     assert len({m.left for m in one}) == len(one)
@@ -132,22 +120,20 @@ def test_surveys_take_a_quarter_of_the_time_and_end_in_it(seconds: float, tmp_pa
     assert spent <= seconds + 6
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_kills_change_no_proposal_and_no_journal(policy: str, tmp_path: Path) -> None:
-    whole = searched(PLANTED, tmp_path / "whole", policy)
+def test_kills_change_no_proposal_and_no_journal(tmp_path: Path) -> None:
+    whole = searched(PLANTED, tmp_path / "whole")
     names = ("ledger.jsonl", journal.NAME)
     wanted = {name: (tmp_path / "whole" / name).read_bytes() for name in names}
     every = whole["proposals"]
     around = next(at for at, text in enumerate(every, 1) if "exclude" in text)
     places = {around - 1, around}  # the survey, and the first mixture
-    if policy not in LONG:
-        places |= {around + 1, *random.Random(policy).sample(range(1, len(every)), 2)}
+    places |= {around + 1, *random.Random("adaptive").sample(range(1, len(every)), 2)}
     for after in sorted(places):
         for recorded in (False, True):
             folder = tmp_path / f"{after}-{recorded}"
-            died = searched(PLANTED, folder, policy, Kill(after, recorded))
+            died = searched(PLANTED, folder, Kill(after, recorded))
             assert died["error"][0] == "Killed"
-            again = searched(PLANTED, folder, policy)
+            again = searched(PLANTED, folder)
             assert again["proposals"] == every[after if recorded else after - 1 :], folder.name
             assert {name: (folder / name).read_bytes() for name in names} == wanted, folder.name
             assert (again["best"], again["finished"]) == (whole["best"], whole["finished"])

@@ -29,7 +29,6 @@ BASES = {
     "workloads": "ortune.core.workload:Workload",
     "sections": "ortune.core.section:Section",
     "samples": "ortune.core.sample:Sample",
-    "policies": "ortune.search.policy:Policy",
     "targets": "ortune.bundle.target:Target",
 }
 """Plugin folder -> the class its entries derive from."""

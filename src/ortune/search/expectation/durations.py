@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from statistics import fmean, median
 from typing import TypeAlias
 
+from ortune.core.facts import Facts
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan, Status, Trial
-from ortune.quantization.roles import Role, role
-from ortune.search.expectation.features import hint, inner, labour, passes, searches
+from ortune.quantization.roles import PREPARES, Role, role
+from ortune.search.expectation import fitted
+from ortune.search.expectation.features import hint, inner
 from ortune.search.expectation.priors import LAYERS
 from ortune.search.policy import View
 
-_BUILD_S, _RUN_S = 1.5, 4.0
-"""Seconds of building and of a trial where none was seen."""
-_BYTES_PER_S = 60e6
-"""Weights that a quantizer goes through in a second, where none was seen."""
-_SEARCHED_S = 1e-9
-"""Seconds that rounding with a search takes for each weight and input of its layer: products with
-all of them are summed for every one. 4.9 s on MiniLM, 1.6 on EfficientNet-Lite0; GPT-2 took 105
-where its bytes alone promised 22."""
-_CALIBRATING_RUNS = 40
-"""Runs of the original that ranges of a network cost: 5 to 58 of models that take 50 ms or more,
-and where a run is short it is nothing beside the rest. A UNet took 22 s where 12 were expected of
-the whole trial."""
-
-_Work: TypeAlias = tuple[frozenset[str], float, int]
+KEPT = "clean"
+"""Work of a recipe's transforms."""
+_SHORT_S = 0.1
+"""Seconds of building below which the clock says nothing of the pace."""
+_Work: TypeAlias = tuple[frozenset[str], tuple[tuple[str, int], ...]]
 
 
 def run_s(trials: Sequence[Trial]) -> float:
@@ -41,6 +35,33 @@ def measured(view: View) -> list[Trial]:
     """Return the search's trials that were timed, the original's own apart."""
     found = (t for t in view.trials if t.part == "search" and t.stage != "baseline")
     return [t for t in found if t.ratio is not None and math.isfinite(t.ratio.value)]
+
+
+@lru_cache(4096)
+def work(recipe: Recipe) -> tuple[tuple[str, int], ...]:
+    """Return what building a recipe is made of: role or name of a step -> how many there are.
+
+    ``inputs`` are steps that ask for samples though their role does not tell: they round or choose
+    by products of their inputs.
+    """
+    found = Counter({KEPT: 1})
+    for step in recipe.steps:
+        place = role(step)
+        if isinstance(step, Quantizer) or place in PREPARES:
+            found[place.name.lower() if place else "other"] += 1
+            needs = place in PREPARES or place is Role.STATIC
+            found["inputs"] += isinstance(step, Quantizer) and step.calibrates and not needs
+    return tuple(sorted((+found).items()))
+
+
+def units(facts: Facts, run_s: float) -> dict[str, float]:
+    """Return by what work is counted: itself, megabytes of weights, runs of the original, and
+    products of all weights with the inputs of their layers, in billions, layers taken for square.
+    """
+    layers = max(1, sum(facts.ops.get(op, 0) for ops in LAYERS.values() for op in ops))
+    weights = max(0, facts.weight_bytes - facts.table_bytes) / 4
+    squares = weights * math.sqrt(weights / layers) / 1e9
+    return {"each": 1.0, "MB": facts.weight_bytes / 1e6, "runs": run_s, "products": squares}
 
 
 class Durations:
@@ -67,37 +88,35 @@ class Durations:
         alike, by hint, then by kind, then of all."""
         place, kind = hint(plan.backend), inner(plan.backend).name()
         found = (self._ran_s.get(one) for one in (place, f"{kind}:", ""))
-        return next((seconds for seconds in found if seconds is not None), _RUN_S)
+        known = next((seconds for seconds in found if seconds is not None), None)
+        return self._view.trials[0].seconds if known is None else known
 
     def _build_s(self, recipe: Recipe) -> float:
         """Return what the same steps took, or what their work takes at the pace of the others."""
         if not recipe.steps or recipe.steps in self._built:
-            return 0.1
+            return 0.0
         known = self._built_alike.get(_alike(recipe))
         return self._pace * self._usual_s(recipe) if known is None else known
 
     def _usual_s(self, recipe: Recipe) -> float:
-        through_weights = labour(recipe) * self._view.facts.weight_bytes / _BYTES_PER_S
-        searching = searches(recipe) * self._searching_s
-        ranges = self._ranges_s if Role.STATIC in map(role, recipe.steps) else 0.0
-        return _BUILD_S * (1 + passes(recipe)) + through_weights + searching + ranges
+        """Return what the work of a recipe takes by the tables."""
+        build = fitted.load().build
+        return sum(
+            count * sum(self._units[unit] * seconds for unit, seconds in build[kind].items())
+            for kind, count in work(recipe)
+            if kind in build
+        )
 
     @cached_property
-    def _ranges_s(self) -> float:
-        return _CALIBRATING_RUNS * run_s(self._view.trials)
-
-    @cached_property
-    def _searching_s(self) -> float:
-        """Return what one search takes, all layers taken for square and as large."""
-        facts = self._view.facts
-        layers = max(1, sum(facts.ops.get(op, 0) for ops in LAYERS.values() for op in ops))
-        weights = max(0, facts.weight_bytes - facts.table_bytes) / 4
-        return _SEARCHED_S * weights * math.sqrt(weights / layers)
+    def _units(self) -> dict[str, float]:
+        return units(self._view.facts, run_s(self._view.trials))
 
     @cached_property
     def _pace(self) -> float:
         """Return how much longer than usual building takes here, 1 counted as one recipe more."""
-        taken = [math.log(max(s, 0.1) / self._usual_s(one)) for one, s in self._built.values()]
+        taken = [
+            math.log(max(s, _SHORT_S) / self._usual_s(one)) for one, s in self._built.values()
+        ]
         return math.exp(sum(taken) / (len(taken) + 1))
 
     @cached_property
@@ -141,4 +160,4 @@ class Durations:
 @lru_cache(4096)
 def _alike(recipe: Recipe) -> _Work:
     names = frozenset(step.name() for step in recipe.steps if isinstance(step, Quantizer))
-    return names, labour(recipe), searches(recipe)
+    return names, work(recipe)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from ortune.core.facts import Facts
 from ortune.core.hardware.paid import Paid, PlanTally
-from ortune.search.expectation.priors import ELSEWHERE, LAYERS
+from ortune.search.expectation import fitted
+from ortune.search.expectation.priors import LAYERS
 from ortune.search.expectation.surrogate import Observed
 
 _ATTENTION = ("Attention", "com.microsoft::Attention", "com.microsoft::MultiHeadAttention")
@@ -15,14 +16,6 @@ _MOSTLY = 2 / 3
 """Share of the layers from which they name the model."""
 _SIZES = (("small", 1_000_000), ("medium", 30_000_000))
 """Size -> weights below which a model has it."""
-
-_NOISE = 0.06
-_SPREAD = 0.3
-"""Of the log-ratio of like plans between models, where nothing is known: a factor of 1.35."""
-_WEIGHT = 2
-"""Searches that this counts as."""
-_STRANGE = (0.4, 0.15)
-"""Of the log-ratio of like plans between kinds and sizes of models."""
 
 
 def elsewhere(paid: Paid, facts: Facts) -> Iterator[Observed]:
@@ -33,13 +26,15 @@ def elsewhere(paid: Paid, facts: Facts) -> Iterator[Observed]:
     so that many plans of one search count little more than one, and are the smaller the more
     searches there were.
     """
-    own = model_kind(facts)
+    own, known = model_kind(facts), fitted.load()
+    strangeness = known.numbers["strange kind"], known.numbers["strange size"]
+    noise = math.hypot(known.numbers["noise of a pair"], known.part("latency", "plan:").sd)
     for one in paid.tallies:
-        strange = (sd for sd, a, b in zip(_STRANGE, own, one.model, strict=True) if a != b)
-        apart = math.hypot(_deviation(one), *strange) / ELSEWHERE
+        strange = (sd for sd, a, b in zip(strangeness, own, one.model, strict=True) if a != b)
+        apart = math.hypot(_deviation(one), *strange) / known.part("latency", "elsewhere:").sd
         shared = (name for name in one.features if name.startswith(("hint:", "family:")))
         deviating = {f"elsewhere:{name}": apart for name in shared}
-        yield Observed({**one.features, **deviating}, one.mean, _NOISE)
+        yield Observed({**one.features, **deviating}, one.mean, noise)
 
 
 def _deviation(tally: PlanTally) -> float:
@@ -47,8 +42,9 @@ def _deviation(tally: PlanTally) -> float:
 
     The spread that was seen is weighed with the usual one; the mean is known from a few only.
     """
-    count = tally.searches
-    spread = (_WEIGHT * _SPREAD**2 + tally.squares) / (_WEIGHT + count - 1)
+    count, known = tally.searches, fitted.load()
+    usual, weight = known.numbers["between models"], known.levels["usual spread"]
+    spread = (weight * usual**2 + tally.squares) / (weight + count - 1)
     return math.sqrt(spread * (1 + 1 / count))
 
 

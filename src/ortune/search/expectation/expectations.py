@@ -17,6 +17,7 @@ from statistics import fmean
 
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Plan, Status, Trial
+from ortune.search.expectation import fitted
 from ortune.search.expectation.durations import Durations, measured
 from ortune.search.expectation.elsewhere import elsewhere
 from ortune.search.expectation.features import (
@@ -30,27 +31,6 @@ from ortune.search.expectation.strain import LEAST, spread, strain, together
 from ortune.search.expectation.surrogate import Normal, Observed, Surrogate
 from ortune.search.policy import View
 
-_NOISE = {"screen": 0.04, "search": 0.03, "full": 0.03}
-"""Standard deviation of a trial's log-ratio, by its effort."""
-_STOPPED = 0.06
-_SLOWEST = math.log(4)
-"""Log-ratio beyond which a plan tells no more."""
-_AGAIN = 0.3
-"""The chance that a plan runs where one of its kind has died."""
-_REPEATS = 0.3
-"""Standard deviation of a strain where the same recipe runs elsewhere."""
-_LEAST_CHANCE = 0.1
-"""Standard deviation of a strain as one of what a recipe's parts lose, at least."""
-_SAME_ANSWERS = 0.03
-"""The same where it runs under the same hint: of 93 recipes in twelve tables other settings moved
-one by 0.09, the others by less, and none across its limit."""
-_SIZES = {
-    "int4-weights": 0.2, "int8-weights": 0.3, "int8-dynamic": 0.3, "int8-static": 0.35,
-    "fp16": 0.5, "bf16": 0.5, "fp8": 0.3,
-}  # fmt: skip
-"""Bytes of a model's files over the original's, roughly, where it was not built yet."""
-_SIZE_SD = 0.25
-"""Standard deviation of the logarithm of these."""
 _SAME, _EXACT = Normal(0.0, 0.0), Normal(LEAST, 0.0)
 
 
@@ -86,6 +66,8 @@ class Expectations:
 
     def __init__(self, view: View) -> None:
         self._view = view
+        self._fitted = fitted.load()
+        self._numbers = self._fitted.numbers
         self._priors = Priors(view)
         self.durations = Durations(view)
 
@@ -99,7 +81,11 @@ class Expectations:
         ]
 
     def _expected(self, plan: Plan, latency: Normal, lost: Normal) -> Expected:
-        runs = 0.98 * _AGAIN ** self._died[hint(plan.backend), families(plan.recipe)]
+        numbers = self._numbers
+        runs = (
+            numbers["runs"]
+            * numbers["runs again"] ** self._died[hint(plan.backend), families(plan.recipe)]
+        )
         keeps = runs * lost.below(0.0) if plan.lossy else runs
         return Expected(latency, keeps, self.durations.of(plan), self.size(plan.recipe), lost)
 
@@ -109,14 +95,15 @@ class Expectations:
             return _EXACT
         known = self._answers.get((plan.recipe.steps, hint(plan.backend)))
         if known is not None:
-            return Normal(known, _SAME_ANSWERS)
+            return Normal(known, self._numbers["same answers"])
         backend = self._hints.get(hint(plan.backend)) if plan.backend.lossy else None
         if backend is None:
-            backend = Normal(-1.0, 1.2) if plan.backend.lossy else _EXACT
+            backend = self._hinted(plan) if plan.backend.lossy else _EXACT
         if not plan.recipe.lossy:
             recipe = _EXACT
         return Normal(
-            together(recipe.mean, backend.mean), math.hypot(recipe.sd, backend.sd, _REPEATS)
+            together(recipe.mean, backend.mean),
+            math.hypot(recipe.sd, backend.sd, self._numbers["repeats"]),
         )
 
     def size(self, recipe: Recipe) -> Normal:
@@ -124,8 +111,9 @@ class Expectations:
         known = self._sizes.get(recipe.steps)
         if known is not None:
             return Normal(math.log(known), 0.0)
-        usual = min((_SIZES.get(n, 1.0) for n in families(recipe)), default=1.0)
-        return Normal(math.log(usual), _SIZE_SD if usual < 1 else 0.0)
+        sizes = self._fitted.sizes
+        usual = min((sizes.get(name, 1.0) for name in families(recipe)), default=1.0)
+        return Normal(math.log(usual), self._numbers["size sd"] if usual < 1 else 0.0)
 
     @cached_property
     def _sizes(self) -> dict[tuple[Step, ...], float]:
@@ -150,8 +138,8 @@ class Expectations:
         records = [
             Observed(
                 latency_features(t.plan),
-                min(_SLOWEST, math.log(t.ratio.value)),
-                _noise(t),
+                min(math.log(self._fitted.levels["slowest"]), math.log(t.ratio.value)),
+                self._noise(t),
             )
             for t in self._measured
             if t.ratio is not None
@@ -160,6 +148,20 @@ class Expectations:
             self._priors.latency, [*elsewhere(self._view.paid, self._view.facts), *records]
         )
 
+    def _noise(self, trial: Trial) -> float:
+        """Return how little a trial tells of others: what is far slower than the original has a
+        reason of its own, that other plans need not share."""
+        assert trial.ratio is not None
+        levels = self._fitted.levels
+        slow = min(math.log(levels["slowest"]), max(0.0, math.log(trial.ratio.value)))
+        short = trial.stopped or trial.effort == "screen"
+        noise = self._numbers["noise of a block" if short else "noise of a pair"]
+        return noise + levels["noise of slow"] * slow
+
+    def _hinted(self, plan: Plan) -> Normal:
+        """Return what is expected of a float model's strain under a hint that changes answers."""
+        return self._priors.strain(f"hint:{hint(plan.backend)}")
+
     @cached_property
     def _hints(self) -> dict[str, Normal]:
         """Return hint -> strain of the float model under it, where one was scored."""
@@ -167,7 +169,10 @@ class Expectations:
         for trial in self._scored:
             if trial.plan.backend.lossy and not trial.plan.recipe.lossy:
                 found.setdefault(hint(trial.plan.backend), []).append(self._strained(trial))
-        return {place: Normal(fmean(values), 0.1) for place, values in found.items()}
+        return {
+            place: Normal(fmean(values), self._fitted.levels["strain noise"])
+            for place, values in found.items()
+        }
 
     @cached_property
     def _scored(self) -> list[Trial]:
@@ -190,7 +195,7 @@ class Expectations:
     def _chance(self, trial: Trial) -> float:
         assert trial.score is not None
         assert self._view.budget is not None
-        return max(_LEAST_CHANCE, spread(trial.score, self._view.budget))
+        return max(self._fitted.levels["strain noise"], spread(trial.score, self._view.budget))
 
     @cached_property
     def _strain(self) -> Surrogate:
@@ -201,19 +206,11 @@ class Expectations:
                 continue
             found, noise = self._strained(trial), self._chance(trial)
             if trial.plan.backend.lossy:
-                rest = self._hints.get(hint(trial.plan.backend), Normal(-1.0, 1.2))
+                rest = self._hints.get(hint(trial.plan.backend), self._hinted(trial.plan))
                 found = _apart(found, rest.mean)
-                noise = max(noise, _REPEATS)
+                noise = max(noise, self._numbers["repeats"])
             records.append(Observed(strain_features(trial.plan.recipe), found, noise))
         return Surrogate(self._priors.strain, records)
-
-
-def _noise(trial: Trial) -> float:
-    """Return how little a trial tells of others: what is far slower than the original has a reason
-    of its own, that other plans need not share."""
-    assert trial.ratio is not None
-    slow = max(0.0, math.log(trial.ratio.value))
-    return (_STOPPED if trial.stopped else _NOISE[trial.effort]) + 0.5 * min(_SLOWEST, slow)
 
 
 def _apart(both: float, one: float) -> float:

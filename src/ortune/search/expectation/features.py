@@ -12,10 +12,9 @@ from typing import Any
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
 from ortune.core.plugins.plugin import Plugin
-from ortune.core.step import Quantizer, Recipe, Step
+from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan
 from ortune.quantization.roles import PREPARES, Role, role
-from ortune.quantization.weights.blockwise import BlockWeights
 from ortune.search.expectation.surrogate import Features
 
 _KEPT = 4096
@@ -28,12 +27,6 @@ FLOAT_SHARE: Mapping[Role | None, float] = {
 """How much of a plan's time stays with float layers, and so with the backend's hint for them."""
 _BEHIND = 0.3
 """The share of the quantized layers that is left to quantizers behind the first."""
-_LABOUR: Mapping[Role | None, float] = {Role.SMOOTHS: 2.0, Role.CORRECTS: 2.0}
-_PASSES: Mapping[Role | None, float] = {Role.ROUNDS: 6.0, Role.CORRECTS: 2.0}
-"""Runs over the samples more than calibrating takes, by what building took on eight models: their
-activations are asked for layer by layer."""
-_ROUNDING, _CHOOSING = 6.0, 3.0
-"""Passes more where weights are rounded, or layers chosen, by products of their inputs."""
 _APART = ("precision", "custom_ops", "target")
 """Fields that are no features: the hint says the precision, and libraries change no kernels."""
 _OF_TYPES = ("ops", "through", "around", "disable")
@@ -191,34 +184,3 @@ def hint(backend: Backend) -> str:
 def _kind(backend: Backend) -> str:
     """Return the backend, and its kind of device where that is not told by the name."""
     return backend.name() if backend.runs_on == "cpu" else f"{backend.name()} on {backend.runs_on}"
-
-
-@lru_cache(_KEPT)
-def labour(recipe: Recipe) -> float:
-    """Return how much work building is, in passes over the weights, searches apart."""
-    return sum(
-        _LABOUR.get(role(step), 1.0) + _of_inputs(step)
-        for step in recipe.steps
-        if isinstance(step, Quantizer) or role(step) in PREPARES
-    )
-
-
-@lru_cache(_KEPT)
-def searches(recipe: Recipe) -> int:
-    """Return how many steps search, layer by layer, for the rounding that changes it least."""
-    return sum(role(step) is Role.ROUNDS for step in recipe.steps)
-
-
-@lru_cache(_KEPT)
-def passes(recipe: Recipe) -> float:
-    """Return how often building goes through the samples beyond calibrating."""
-    return sum(_PASSES.get(role(step), 0.0) for step in recipe.steps)
-
-
-def _of_inputs(step: Step) -> float:
-    """Return the passes of a step that needs no samples by its kind and asks for some."""
-    if not isinstance(step, Quantizer) or not step.calibrates:
-        return 0.0
-    if isinstance(step, BlockWeights):
-        return _ROUNDING
-    return _CHOOSING if role(step) is Role.DYNAMIC else 0.0

@@ -213,25 +213,6 @@ FILES = {
                 same = [np.sign(expected[n]) == np.sign(actual[n]) for n in expected]
                 return float(np.mean(same))
         ''',
-    "policies/one_plan.py": '''
-        """A single try."""
-
-        from dataclasses import dataclass
-
-        from ortune.core.trial import Plan, Proposal
-        from ortune.search.policy import Policy
-
-
-        @dataclass(frozen=True)
-        class OnePlan(Policy):
-            """Tries the first recipe of the first backend, and nothing else."""
-
-            def next(self, view):
-                target = view.space.targets[0]
-                backend = view.space.variants(target)[0]
-                plan = Plan(next(view.space.recipes(target, backend)), backend)
-                return None if view.tried(plan) else Proposal(plan, "single try", "the only one")
-        ''',
     "sections/tries.py": '''
         """How many plans were tried."""
 
@@ -325,9 +306,9 @@ VERBS = {
     "bench": "bench D/model.onnx --on steady --workload twice --seconds 0.1 --sets 1"
     " --json bench.json",
     "optimize": "optimize D/model.onnx --data D/data --on 'steady(config=[\"steady.pace=calm\"])'"
-    " --budget 'same-signs>=0.99' --policy one-plan --time 1s --quiet --json study.json -o run",
+    " --budget 'same-signs>=0.99' --time 1s --quiet --json study.json -o run",
     "refused": "optimize D/model.onnx --data D/data --on 'steady(config=[\"steady.log=x\"])'"
-    " --budget 'same-signs>=0.99' --policy one-plan --time 1s --quiet -o never",
+    " --budget 'same-signs>=0.99' --time 1s --quiet -o never",
     "report": "report run -o report.md",
     "pack": "pack run --for plan-notes -o packed",
 }
@@ -428,21 +409,18 @@ def test_stored_field(ends: dict[str, str]) -> None:
     assert "'steady.log' is no setting that a file from elsewhere may make" in ends["refused"]
 
 
-def test_policy_and_metric(folder: Path, ends: dict[str, str]) -> None:
-    """The original and one plan are tried, and judged by their signs."""
+def test_metric(folder: Path, ends: dict[str, str]) -> None:
+    """Plans are judged by their signs."""
     found: dict[str, Any] = json.loads((folder / "study.json").read_text())
-    tried = [(one["plan"], one["stage"]) for one in found["trials"]]
-    assert tried == [
-        ("as-is @ cpu", "baseline"),
-        ('as-is @ steady(config=["steady.pace=calm"])', "single try"),
-    ]
+    tried = {one["plan"] for one in found["trials"]}
+    assert {"as-is @ cpu", 'as-is @ steady(config=["steady.pace=calm"])'} <= tried
     assert found["best"]["score"]["metric"] == "same-signs"
 
 
 def test_section(folder: Path, ends: dict[str, str]) -> None:
     """It stands in the report."""
     text = (folder / "report.md").read_text()
-    assert "Tries of our own" in text and "There were 2 tries." in text
+    assert "Tries of our own" in text and "There were" in text
 
 
 def test_target(folder: Path, ends: dict[str, str]) -> None:

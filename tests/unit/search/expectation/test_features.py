@@ -15,7 +15,7 @@ from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Plan
 from ortune.recipe.space import Space, Target
 from ortune.search.earlier.tallies import FEATURES, plain
-from ortune.search.expectation.features import labour, latency_features, passes
+from ortune.search.expectation.features import latency_features
 from ortune.workloads.latency import Latency
 
 
@@ -157,42 +157,3 @@ def test_most_plans_of_a_search_are_told_apart_and_all_may_be_recorded(
     assert len(set(found.values())) > 0.8 * len(found)
     assert all(map(plain, {name for names in found.values() for name in names}))
     assert max(map(len, found.values())) <= FEATURES
-
-
-@pytest.mark.parametrize(
-    ("steps", "passes"),
-    [
-        ("", 0),
-        ("simplify fuse-gelu", 0),
-        ("int8-static", 1),
-        ("int8-dynamic", 1),
-        ("int8-dynamic(leave_worst=2)", 4),
-        ("int4-weights", 1),
-        ("int4-weights(method=gptq) int8-dynamic", 8),
-        ("simplify bias-correction int8-static", 3),
-        ("smooth-quant adaptive-rounding int8-static", 4),
-    ],
-)
-def test_work_is_counted_in_passes_over_the_weights(steps: str, passes: float) -> None:
-    found = tuple(
-        parse(Transform if one in ("simplify", "fuse-gelu") else Quantizer, one)
-        for one in steps.split()
-    )
-    assert labour(Recipe("given", found)) == passes
-
-
-@pytest.mark.parametrize(
-    ("steps", "more"),
-    [
-        ("int8-static", 0),
-        ("smooth-quant int8-static", 0),
-        ("bias-correction int8-static", 2),
-        ("adaptive-rounding int8-static", 6),
-        ("adaptive-rounding bias-correction int8-static", 8),
-    ],
-)
-def test_what_looks_at_layers_one_by_one_goes_through_the_samples_again(
-    steps: str, more: float
-) -> None:
-    found = tuple(parse(Quantizer, one) for one in steps.split())
-    assert passes(Recipe("given", found)) == more

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.unit.policies.test_staged import SPACE, trial, view
+from benchmarks.search.exhaustive import Exhaustive, ranked
+from tests.unit.search.test_adaptive import SPACE, trial, view
 
-from ortune.core.plugins.spelling import parse
 from ortune.core.trial import Proposal, Status, Trial, Verdict
-from ortune.policies.exhaustive import Exhaustive
-from ortune.policies.staged import ranked
-from ortune.search.policy import LeftOut, Policy
+from ortune.search.policy import LeftOut
 
 
 def result(proposal: Proposal, ratio: float, verdict: Verdict = Verdict.PROVED) -> Trial:
@@ -72,23 +70,8 @@ def test_what_keeps_the_budget_is_tried_with_more_in_integers() -> None:
     assert wanted and wanted <= found
 
 
-def test_it_ends_with_its_share_of_the_time_and_says_what_is_left() -> None:
-    assert Exhaustive().next(view(left=-1.0)) is not None, "one plan is tried in any case"
-    first = Exhaustive().next(view(left=90.0))
-    assert first is not None
-    tried = view([result(first, 0.5)], left=9.0)
-    assert Exhaustive().next(tried) is None
-    left = Exhaustive().left_out(tried)
-    assert left.late and left.plans >= len(ranked(SPACE)) - 1
-    assert Exhaustive(share=1.0).next(tried) is not None
-
-
 def test_nothing_is_left_out_when_all_is_tried() -> None:
     trials: list[Trial] = []
     while (proposal := Exhaustive().next(view(trials, left=1e6))) is not None:
         trials.append(result(proposal, 1.2))
     assert Exhaustive().left_out(view(trials, left=1e6)) == LeftOut()
-
-
-def test_it_is_spelled_like_any_policy() -> None:
-    assert parse(Policy, "exhaustive(fastest=3)") == Exhaustive(fastest=3)

@@ -17,11 +17,11 @@ from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Edit, Recipe, Step, Transform
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
-from ortune.policies import adaptive
-from ortune.policies.adaptive import Adaptive
 from ortune.quantizers.int8_static import Int8Static
 from ortune.recipe.space import Space, Target
 from ortune.regions.survey import SurveyRequest
+from ortune.search import adaptive
+from ortune.search.adaptive import Adaptive
 from ortune.search.expectation.candidates import Candidate
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.surrogate import Normal

@@ -1,60 +1,41 @@
-"""Everything there is: all plans, rescues and regions of what fails, settings of the best."""
+"""Every plan there is, once: what a table of measurements holds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated
 
-from ortune.core.plugins.bounds import SHARE
+from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Proposal, Status
-from ortune.policies.staged import ranked
-from ortune.regions.survey import SurveyRequest
+from ortune.recipe.space import Space
 from ortune.search.compare import leaders
-from ortune.search.expectation.expectations import Expectations
-from ortune.search.expectation.mixtures import expected_mixtures
-from ortune.search.expectation.surveying import surveys
-from ortune.search.policy import LeftOut, Policy, View
+from ortune.search.policy import LeftOut, View
 
 
 @dataclass(frozen=True)
-class Exhaustive(Policy):
+class Exhaustive:
     """Try all that the space lists at full effort, and score whatever runs.
-
-    For tables of measurements, and for those who have hours: nothing is given up early.
 
     Attributes:
         fastest: Plans around which every single setting is tried.
-        share: Of the time until which plans are begun; what is left is the finalists'.
     """
 
     fastest: int = 10
-    share: Annotated[float, SHARE] = 0.9
 
-    def next(self, view: View) -> Proposal | SurveyRequest | None:
-        """Return the first plan without a trial, while there is time; one in any case."""
-        if len(view.trials) > 1 and view.remaining(self.share) <= 0:
-            return None
-        return next(self._wished(view), None)
+    def next(self, view: View) -> Proposal | None:
+        """Return the first plan without a trial."""
+        return next(self._untried(view), None)
 
     def left_out(self, view: View) -> LeftOut:
         """Count what time has left untried, as far as it is known by now."""
         left = [found.plan for found in self._untried(view)]
         return LeftOut.of(left, "no time left") if left else LeftOut()
 
-    def _wished(self, view: View) -> Iterator[Proposal | SurveyRequest]:
-        """Yield what to do in order: regions follow the rescues."""
-        for found in self._untried(view):
-            if found.stage == "runtime":
-                yield from (one.request for one in surveys(view))
-            yield found
-        yield from (one.request for one in surveys(view))
-
     def _untried(self, view: View) -> Iterator[Proposal]:
         """Yield every plan without a trial once, in the order in which they are tried."""
         seen: set[str] = set()
-        stages = (self._plans, self._rescues, self._extensions, self._mixtures, self._settings)
+        stages = (self._plans, self._rescues, self._extensions, self._settings)
         for found in chain.from_iterable(stage(view) for stage in stages):
             if found.plan.spelled not in seen and not view.tried(found.plan):
                 seen.add(found.plan.spelled)
@@ -81,14 +62,9 @@ class Exhaustive(Policy):
                     why = f"{trial.plan} keeps the budget"
                     yield Proposal(plan, "search", why, effort="full")
 
-    def _mixtures(self, view: View) -> Iterator[Proposal]:
-        """What surveys of regions lead to."""
-        for one in expected_mixtures(view, Expectations(view)):
-            yield Proposal(one.plan, one.stage, one.why, effort="full")
-
     def _settings(self, view: View) -> Iterator[Proposal]:
         """One setting at a time around the fastest, and each of these without padding."""
-        stages = ("baseline", "search", "rescue", "regions")
+        stages = ("baseline", "search", "rescue")
         tried = [t for t in view.trials if t.stage in stages]
         for leader in leaders(tried, view.wanted)[: self.fastest]:
             for setting, plans in self._around(view, leader.plan):
@@ -103,3 +79,23 @@ class Exhaustive(Policy):
         unpadded = view.space.unpadded(plan)
         if unpadded is not None and not view.space.is_unpadded(plan):
             yield "padding", [unpadded]
+
+
+def ranked(space: Space) -> list[Plan]:
+    """Return the plans of the first stage, best bets first, without the baseline itself.
+
+    A bet's rank is the sum of two places: of the recipe among the backend's recipes (quantizers
+    come before the merely cleaned model) and of the variant among the backend's variants. Behind
+    buckets the original comes before all.
+    """
+    bets: list[tuple[float, Plan]] = []
+    for target in space.targets:
+        for place, backend in enumerate(space.variants(target)):
+            offered = list(space.recipes(target, backend))
+            for index, recipe in enumerate(offered):
+                worth = len(offered) if recipe.name == "clean" else max(0, index - 1)
+                bets.append((worth + 1.5 * place, Plan(recipe, backend)))
+    original = Plan(AS_IS, space.baseline)
+    found = [plan for _, plan in sorted(bets, key=lambda bet: bet[0]) if plan != original]
+    first = space.unpadded(original)
+    return list(dict.fromkeys([*([first] if first is not None else []), *found]))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-from ortune.core.plugins.bounds import SHARE, Bounds
 from ortune.core.trial import Effort, Proposal, Untried
 from ortune.regions.survey import SurveyRequest
 from ortune.search.compare import leaders
@@ -15,7 +13,7 @@ from ortune.search.expectation.candidates import Candidate, candidates, hopeless
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.mixtures import expected_mixtures
 from ortune.search.expectation.surveying import Bases, WantedSurvey, surveys
-from ortune.search.policy import LeftOut, Policy, View
+from ortune.search.policy import LeftOut, View
 
 _AS_BASE = "; where it fails, its regions may be mixed"
 _AS_SMALL = 0.01
@@ -44,7 +42,7 @@ class _Ranked:
 
 
 @dataclass(frozen=True)
-class Adaptive(Policy):
+class Adaptive:
     """Screen what needs no building, then try what is expected to gain most per second.
 
     Every plan's latency, chance to keep the budget and cost are expected from all trials so far
@@ -57,8 +55,8 @@ class Adaptive(Policy):
         near: Screened plans within this share of the best are timed in full before the finals.
     """
 
-    worth: Annotated[float, SHARE] = 0.001
-    near: Annotated[float, Bounds(high=10)] = 0.05
+    worth: float = 0.001
+    near: float = 0.05
 
     def next(self, view: View) -> Proposal | SurveyRequest | None:
         """Return what to try now."""

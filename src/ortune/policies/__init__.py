@@ -1,1 +1,0 @@
-"""Plugin folder: in which order a search tries plans, one policy a file."""

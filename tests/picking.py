@@ -1,0 +1,51 @@
+"""Orders of a search for tests of what becomes of plans: put in place of `search.adaptive`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import Quantizer, Recipe
+from ortune.core.trial import Plan, Proposal
+from ortune.search import optimize
+from ortune.search.policy import LeftOut, Policy, View
+
+
+def searching_by(patch: pytest.MonkeyPatch, policy: Policy) -> None:
+    """Have `optimize` try what a policy proposes."""
+    patch.setattr(optimize, "Adaptive", lambda: policy)
+
+
+@dataclass(frozen=True)
+class Pick:
+    """Tries one quantizer on the first backend."""
+
+    step: str = "int8-weights"
+
+    def next(self, view: View) -> Proposal | None:
+        recipe = Recipe("picked", (parse(Quantizer, self.step),))
+        plan = Plan(recipe, view.space.targets[0].backend)
+        return None if view.tried(plan) else Proposal(plan, "search", "picked")
+
+    def left_out(self, view: View) -> LeftOut:
+        return LeftOut()
+
+
+@dataclass(frozen=True)
+class Glance:
+    """Screens the plans of each variant in order, unscored, until it has seen enough."""
+
+    most: int = 2
+
+    def next(self, view: View) -> Proposal | None:
+        if len(view.trials) > self.most:
+            return None
+        for plan in view.space.listed:
+            if plan.recipe.steps and not view.tried(plan):
+                return Proposal(plan, "glance", "next", effort="screen", score=False)
+        return None
+
+    def left_out(self, view: View) -> LeftOut:
+        return LeftOut(("glanced at a few",), late=1)
