@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 
 @dataclass(frozen=True)
-class Part:
+class FeaturePrior:
     """What is expected of a feature: an intercept, and a slope on what physics says of it."""
 
     mean: float
@@ -46,16 +46,17 @@ class Fitted:
         self.levels: Mapping[str, float] = _values(data["levels"])
         self._parts = {number: _parts(data, number) for number in ("latency", "strain")}
 
-    def part(self, number: Literal["latency", "strain"], feature: str) -> Part:
+    def part(self, number: Literal["latency", "strain"], feature: str) -> FeaturePrior:
         """Return what is expected of a feature, or of its kind where no table has it."""
         parts = self._parts[number]
         return parts.get(feature) or parts.get(f"{feature.partition(':')[0]}:") or parts[""]
 
 
-def _parts(data: Mapping[str, Any], number: str) -> dict[str, Part]:
+def _parts(data: Mapping[str, Any], number: str) -> dict[str, FeaturePrior]:
     known = data["defaults"][number] | data["fitted"][number]
     return {
-        name: Part(one["mean"], one["sd"], one.get("slope", 1.0)) for name, one in known.items()
+        name: FeaturePrior(one["mean"], one["sd"], one.get("slope", 1.0))
+        for name, one in known.items()
     }
 
 
