@@ -1,4 +1,4 @@
-"""What is expected of plans before the first trial: fitted numbers times physics of the model.
+"""What is expected of plans before the first trial: fitted numbers and physics of the model.
 
 Physics: a share of the time that becomes so many times as fast (Amdahl's law), by operators and
 instruction sets, and weights that are read from memory. What tables show beyond it is fitted
