@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.search.exhaustive import Exhaustive, ranked
-from tests.unit.search.test_adaptive import SPACE, trial, view
+from tests.unit.search import test_adaptive
+from tests.unit.search.test_adaptive import trial
 
+from ortune.backends.cpu import Cpu
+from ortune.core.capabilities import Capabilities
+from ortune.core.facts import Facts
 from ortune.core.trial import Proposal, Status, Trial, Verdict
-from ortune.search.policy import LeftOut
+from ortune.recipe.space import Space, Target
+from ortune.search.policy import LeftOut, View
+from ortune.workloads.latency import Latency
+
+FACTS = Facts({"Conv": 20, "Relu": 20, "Gemm": 1}, 41, 1, 1, {}, 17, 8, (), ())
+CPU = Target(Cpu(), Capabilities(effective_cpus=2), frozenset({"threads"}))
+SPACE = Space(FACTS, (CPU,), Latency(), Cpu())
+
+
+def view(trials: list[Trial], left: float) -> View:
+    return test_adaptive.view(trials, left, facts=FACTS, space=SPACE)
 
 
 def result(proposal: Proposal, ratio: float, verdict: Verdict = Verdict.PROVED) -> Trial:
-    known = {"stage": proposal.stage, "neighbour_of": proposal.neighbour_of}
-    return trial(proposal.plan, ratio, verdict, **known)
+    return trial(proposal, ratio, 2.0 if verdict is Verdict.FAILS else 0.0)
 
 
 def played(comes: Callable[[Proposal], Trial], policy: Exhaustive | None = None) -> list[Proposal]:

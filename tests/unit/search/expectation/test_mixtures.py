@@ -397,7 +397,7 @@ def test_a_base_is_worth_what_it_adds_to_those_at_hand() -> None:
     [
         {"by_region": False},
         {"facts": replace(FACTS, ops={"MatMul": 2})},
-        {"left": 2.0},
+        {"left": 0.5},
         {"space": replace(SPACE, exact=True)},
         {"wanted": Goal("size")},
         {"surveys": (FRAGILE,)},
