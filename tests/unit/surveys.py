@@ -51,6 +51,7 @@ def cost(name: str, lost: float, gain: float, pattern: str = "aa", **more: objec
         ("MatMul",),
         Interval(lost, lost - 0.1 * abs(lost), lost + 0.1 * abs(lost)),
         Interval(gain, gain - 0.1 * abs(gain), gain + 0.1 * abs(gain)),
+        layers=(name,),
         **more,  # type: ignore[arg-type]
     )
 

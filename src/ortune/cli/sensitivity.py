@@ -10,7 +10,7 @@ from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import answer, say, show
 
 if TYPE_CHECKING:
-    from ortune.analysis.sensitivity.result import Sensitivity
+    from ortune.analysis.sensitivity.run import Sensitivity
 
 
 @verb(SensitivityRequest)
@@ -25,9 +25,9 @@ def command(asked: SensitivityRequest) -> int:
 
 
 def _show(found: Sensitivity, plot: str | None) -> None:
-    from ortune.reporting.precision.measured import parts
+    from ortune.reporting.precision.regions import sensitivity_parts
     from ortune.reporting.terminal import printed
 
-    show(*printed(parts(found, every=verbose())))
+    show(*printed(sensitivity_parts(found, every=verbose())))
     if plot is not None:
         say(f"plot: {plot}")

@@ -1,43 +1,129 @@
-"""What each region costs in accuracy alone: forward runs on a few samples."""
+"""What each region costs in accuracy alone, by forward runs on a few samples, and saves in time.
+
+All regions are switched one at a time in one session, so that a pass over the samples a region is
+all that its cost takes. Its time is its part of the profile.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
 import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
 
 from ortune.core.errors import OrtuneError, Refused
-from ortune.core.metric import Metric
+from ortune.core.metric import Kind, Metric
 from ortune.core.trial import Interval
+from ortune.core.workload import spread
 from ortune.measurement.process import Worker, WorkerFailed
+from ortune.measurement.timing.operators import operator
 from ortune.metrics.snr import Snr
+from ortune.model.analysis.flops import node_flops
+from ortune.model.graph import edit
+from ortune.model.io import names
+from ortune.model.shapes.infer import shaped
 from ortune.recipe.compare import EXACT_DB
-from ortune.regions.forms import Form, Forms
-from ortune.regions.losses import Floats, Loss, interval
-from ortune.regions.sampling import Subset, evenly, telling
-from ortune.regions.switched import SWITCHES
+from ortune.regions.grouping import Region
+from ortune.regions.switched import SWITCHES, Form, Forms
+from ortune.statistics import bootstrap
 
-MOST = 32
-"""Samples at most that each region is run on."""
-LOOKED_AT = 512
-"""Samples at most that the whole plan is run on, to choose those of the regions."""
-_LOOK = 0.2
-"""Of the time of all regions, that choosing their samples may take."""
-_SCALES = 2.0
-"""Largest change of weights, so that the drawn samples' mean of the whole is that of all."""
-_PAIRED = 1.3
-"""Runs a region, with those of neighbours that lose much."""
-FEWEST = 4
-"""Samples that are run however little time there is."""
+Floats: TypeAlias = NDArray[np.float64]
 Start: TypeAlias = Callable[[Path, str], Worker]
 """Starts a worker on a model, with a label for its folder."""
+NOISE = "noise over signal at the outputs, mean over samples"
+POOLED = "noise over signal at the outputs, all samples together"
+MOST, FEWEST = 32, 4
+"""Samples that each region is run on: more tell little more of a mean, and fewer tell nothing
+whatever little time there is."""
 NONE = Interval(0.0, 0.0, 0.0)
+UNKNOWN = Interval(math.nan, math.nan, math.nan)
+_PAIRED = 1.3
+"""Runs a region, with those of neighbours that lose much: a dozen for fifty regions."""
+_ERROR = 0.025
+"""At each end of an interval: 95 % between them."""
+_KINDS = {
+    "Gemm": "MatMul",
+    "FusedGemm": "MatMul",
+    "FusedMatMul": "MatMul",
+    "Attention": "MatMul",
+    "MultiHeadAttention": "MatMul",
+    "FusedConv": "Conv",
+}
+"""Operators whose kernels runtimes put in each other's place -> the one that stands for all."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How a loss is taken from records: in a unit that adds up over regions.
+
+    Attributes:
+        metric: The budget's.
+        own: The loss is in the metric's own unit; else it is the noise at the outputs.
+    """
+
+    metric: Metric
+    own: bool
+
+    @classmethod
+    def of(cls, metric: Metric) -> Loss:
+        """Return how a metric's loss is taken.
+
+        A mean of records whose bounds are unknown is taken as it is. What is right or wrong or the
+        share of something moves in steps, and decibels, angles or largest differences do not add
+        up over regions, where the power of small independent errors nearly does.
+        """
+        return cls(metric, metric.kind() is Kind.MEAN and metric.bounds is None)
+
+    @property
+    def unit(self) -> str:
+        """The unit in words."""
+        if self.own:
+            return f"{self.metric} lost, mean over samples"
+        return POOLED if self.pooled else NOISE
+
+    @property
+    def pooled(self) -> bool:
+        """Whether noise is taken over the signal of a mean sample: where a metric looks at each
+        sample by itself a quiet one counts as much as the others, else it would outweigh them."""
+        return not self.own and self.metric.kind() is not Kind.SHARE
+
+    def each(self, records: Floats, powers: Floats, base: Floats) -> Floats:
+        """Return the loss of every sample, shape [samples]; infinite where outputs are broken.
+
+        Args:
+            records: Of the metric [samples, k].
+            powers: Signal and noise of the outputs [samples, 2].
+            base: The metric's records of the float model.
+        """
+        if self.own:
+            sign = 1.0 if self.metric.higher_is_better else -1.0
+            losses = sign * (base[:, 0] - records[:, 0])
+        else:
+            signal, noise = powers[:, 0], powers[:, 1]
+            if self.pooled:
+                known = signal[~np.isnan(signal)]
+                signal = np.where(np.isnan(signal), np.nan, known.mean() if len(known) else np.nan)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                losses = np.where(noise == 0, 0.0, noise / signal)
+        return np.where(np.isnan(losses), math.inf, losses)
+
+
+def interval(losses: Floats) -> Interval:
+    """Return the mean loss with the ends of its 95 % interval over samples."""
+    value = float(np.mean(losses))
+    if not math.isfinite(value):
+        return Interval(math.inf, math.inf, math.inf)
+    members = [np.array([at], np.int64) for at in range(len(losses))]
+    low, high = bootstrap.interval(lambda rows: float(np.mean(losses[rows])), members, _ERROR)
+    return Interval(value, min(low, value), max(high, value))
 
 
 @dataclass(frozen=True)
@@ -47,17 +133,15 @@ class Scored:
     Attributes:
         indices: Into the stream that workers have.
         labels: One an index, or None.
-        weights: One an index: the mean of weight times loss is what is asked for.
     """
 
     indices: tuple[int, ...]
     labels: tuple[Any, ...] | None = None
-    weights: tuple[float, ...] = ()
 
-    def some(self, drawn: Subset) -> Scored:
-        """Return those that were drawn, with their weights."""
-        labels = None if self.labels is None else tuple(self.labels[at] for at in drawn.places)
-        return Scored(tuple(self.indices[at] for at in drawn.places), labels, drawn.weights)
+    def subset(self, places: Sequence[int]) -> Scored:
+        """Return the samples at some places."""
+        labels = None if self.labels is None else tuple(self.labels[at] for at in places)
+        return Scored(tuple(self.indices[at] for at in places), labels)
 
 
 @dataclass(frozen=True)
@@ -77,7 +161,7 @@ class AccuracyCost:
 class AccuracyRuns:
     """The forms of regions at work: one session for all that stand in the joint model.
 
-    Use as a context manager; `begin` or `go_on` comes first.
+    Use as a context manager; `begin` or `resume` comes first.
 
     Attributes:
         loss: How a loss is taken.
@@ -93,7 +177,7 @@ class AccuracyRuns:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.loss = Loss.of(metric)
-        self._forms, self._every, self._folder = forms, scored, folder
+        self._forms, self._all, self._folder = forms, scored, folder
         self._scored = scored
         self._start, self._clock = start, clock
         self._stack = ExitStack()
@@ -106,47 +190,40 @@ class AccuracyRuns:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def begin(self, seconds: float, whole: Path) -> tuple[Subset, Interval]:
-        """Choose samples by what the whole plan loses on them, and run the float model on these.
+    def begin(self, seconds: float, whole: Path) -> tuple[tuple[int, ...], Interval]:
+        """Run the float model and the whole plan on as many samples as the time suffices for.
 
         Args:
-            seconds: That all regions may take; fewer samples are run where it is little.
+            seconds: That all regions may take.
             whole: The plan's model.
 
         Returns:
-            The chosen samples, to `go_on` with, and what the whole costs.
+            The places of the samples, evenly taken, and what the whole costs on them.
 
         Raises:
             WorkerFailed: A model does not run.
         """
         self._worker.ask("load")
-        each = self._seconds_each()
-        count = int(seconds / (each * (1 + _PAIRED * len(self._forms.all))))
-        count = max(FEWEST, min(MOST, count))
-        look = min(LOOKED_AT, max(count, int(_LOOK * seconds / (2 * each))))
-        wide = evenly(len(self._every.indices), look)
-        self._run_float(wide)
+        first = self._all.indices[:2]
+        self._save(first[:1])  # a first run takes longer
+        began = self._clock()
+        self._save(first)
+        each = max(1e-6, self._clock() - began) / len(first)
+        count = int(seconds / (each * (2 + _PAIRED * len(self._forms.all))))
+        places = spread(len(self._all.indices), max(FEWEST, min(MOST, count)))
+        self._run_float(places)
         with self._start(whole, "whole") as worker:
             worker.ask("load")
-            records, powers = self._records(worker)
-        losses = self.loss.each(records, powers, self._base)
-        near = telling(losses, count)
-        rows = list(near.places)
-        again = self.loss.each(records[rows], powers[rows], self._base[rows])
-        scale = _scale(losses, again * near.weights)
-        weights = tuple(scale * weight for weight in near.weights)
-        drawn = Subset(tuple(wide.places[at] for at in near.places), weights)
-        self._run_float(drawn)
-        return drawn, interval(losses)
+            return places, interval(self._losses(worker))
 
-    def go_on(self, drawn: Subset) -> None:
-        """Run the float model on samples that were chosen before.
+    def resume(self, places: Sequence[int]) -> None:
+        """Run the float model on the samples that were taken before.
 
         Raises:
             WorkerFailed: The model does not run.
         """
         self._worker.ask("load")
-        self._run_float(drawn)
+        self._run_float(places)
 
     def check(self, plain: Path) -> None:
         """Compare the joint model without a switch on with the float model that it was made of.
@@ -156,16 +233,16 @@ class AccuracyRuns:
             WorkerFailed: One does not run.
         """
         indices = self._scored.indices[:2]
+        kept = str((self._folder / "plain.stream").resolve())
         with self._start(plain, "float") as worker:
             worker.ask("load")
-            kept = self._folder / "plain.stream"
-            worker.ask("score", indices=indices, metrics=[], save=str(kept.resolve()))
+            worker.ask("score", indices=indices, metrics=[], save=kept)
         answer = self._worker.ask(
             "score",
             indices=indices,
             metrics=[Snr(share=0)],
-            expected=str(kept.resolve()),
-            given=self._given(),
+            expected=kept,
+            given=self._switches(),
         )
         same = Snr(share=0).aggregate(np.asarray(answer["records"][0], np.float64))
         if not same >= EXACT_DB:
@@ -196,28 +273,15 @@ class AccuracyRuns:
         return AccuracyCost(name, interval(losses), form.saved)
 
     def together(self, forms: Sequence[Form]) -> Interval:
-        """Return what regions cost together, all others in float.
+        """Return what regions of the joint model cost together, all others in float."""
+        return interval(
+            self._losses(self._worker, *(form.switch for form in forms if form.switch is not None))
+        )
 
-        Raises:
-            Refused: One of them does not stand in the joint model.
-        """
-        if any(form.changes and form.switch is None for form in forms):
-            raise Refused("a region stands in a model of its own", fix="build them together")
-        on = [form.switch for form in forms if form.switch is not None]
-        return interval(self._losses(self._worker, *on))
-
-    def _seconds_each(self) -> float:
-        """Return what the float model takes a sample."""
-        first = self._every.indices[:2]
-        self._save(self._worker, first[:1])
-        began = self._clock()
-        self._save(self._worker, first)
-        return max(1e-6, self._clock() - began) / len(first)
-
-    def _run_float(self, drawn: Subset) -> None:
+    def _run_float(self, places: Sequence[int]) -> None:
         """Run the float model: its outputs are what all others are compared with."""
-        self._scored = self._every.some(drawn)
-        self._save(self._worker, self._scored.indices)
+        self._scored = self._all.subset(places)
+        self._save(self._scored.indices)
         if self.loss.own:
             self._base = self._records(self._worker)[0]
         else:  # noise is taken over the signal alone
@@ -225,7 +289,7 @@ class AccuracyRuns:
 
     def _losses(self, worker: Worker, *on: int) -> Floats:
         records, powers = self._records(worker, *on)
-        return self.loss.each(records, powers, self._base) * self._scored.weights
+        return self.loss.each(records, powers, self._base)
 
     def _records(self, worker: Worker, *on: int) -> tuple[Floats, Floats]:
         own = [self.loss.metric] if self.loss.own else []
@@ -235,29 +299,87 @@ class AccuracyRuns:
             metrics=[Snr(), *own],
             expected=str(self._expected),
             labels=self._labels() if self.loss.own else None,
-            given=self._given(*on) if worker is self._worker else {},
+            given=self._switches(*on) if worker is self._worker else {},
         )
         powers, *more = (np.asarray(rows, np.float64) for rows in answer["records"])
         return (more[0] if more else powers), powers
 
-    def _save(self, worker: Worker, indices: Sequence[int]) -> None:
+    def _save(self, indices: Sequence[int]) -> None:
         path = str(self._expected)
-        worker.ask("score", indices=indices, metrics=[], save=path, given=self._given())
+        self._worker.ask("score", indices=indices, metrics=[], save=path, given=self._switches())
 
-    def _given(self, *on: int) -> dict[str, list[bool]]:
+    def _switches(self, *on: int) -> dict[str, list[bool]]:
         count = self._forms.switches
         return {SWITCHES: [at in on for at in range(count)]} if count else {}
 
     def _labels(self) -> list[Any] | None:
-        found = self._scored.labels
-        if found is None:
+        labels = self._scored.labels
+        if labels is None:
             return None
-        return [one.tolist() if isinstance(one, np.ndarray | np.generic) else one for one in found]
+        return [x.tolist() if isinstance(x, np.ndarray | np.generic) else x for x in labels]
 
 
-def _scale(many: Floats, drawn: Floats) -> float:
-    """Return what makes the drawn's mean loss that of the many; 1 where it tells nothing."""
-    wanted, found = float(np.mean(many)), float(np.mean(drawn))
-    if not (math.isfinite(wanted) and math.isfinite(found)) or min(wanted, found) <= 0:
-        return 1.0
-    return min(_SCALES, max(1 / _SCALES, wanted / found))
+def time_shares(
+    model: ir.Model, regions: Iterable[Region], by_operator: Mapping[str, float]
+) -> dict[str, float]:
+    """Return region -> its share of the original's time.
+
+    The profile tells operators apart; layers of one operator share its time by floating-point
+    operations, or by bytes of weights where shapes are not known. Where it does not name a
+    region's operator, all layers share all of the time.
+
+    Args:
+        model: That the regions are of.
+        by_operator: Operator -> its share of the original's time.
+    """
+    spent: defaultdict[str, float] = defaultdict(float)
+    for name, part in by_operator.items():
+        spent[_kind(name)] += part
+    regions = list(regions)
+    work = _work(model)
+    layers = {name for region in regions for name in region.layers if name in work}
+    if any(work[name][0] not in spent for name in layers):
+        work, spent = {name: ("", work[name][1]) for name in layers}, defaultdict(lambda: 1.0)
+    total: defaultdict[str, float] = defaultdict(float)
+    for kind, amount in work.values():
+        total[kind] += amount
+    return {
+        region.name: sum(
+            spent[kind] * amount / max(total[kind], 1.0)
+            for kind, amount in (work[name] for name in region.layers if name in work)
+        )
+        for region in regions
+    }
+
+
+def time_gained(share: float, plan: float) -> Interval:
+    """Return what a region probably saves: its layers as much of their time as the plan of its.
+
+    Args:
+        share: Of the original's time that the region takes; the ends are none the nearer for it.
+        plan: The plan's latency over the original's.
+    """
+    return Interval(min(share, max(-share, share * (1 - plan))), -share, share)
+
+
+def _work(model: ir.Model) -> dict[str, tuple[str, float]]:
+    """Return node -> its kind of operator and what it has to do, comparable within a kind."""
+    copy = model.clone()
+    names.unique(copy)
+    copy, _ = shaped(copy)
+    names.unique(copy)
+    found: dict[str, tuple[str, int | None, int]] = {}
+    for node in edit.every_node(copy):
+        tensors = [edit.const_tensor(value) for value in node.inputs]
+        size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        found[str(node.name)] = _kind(node.op_type), node_flops(node), size
+    unknown = {kind for kind, count, size in found.values() if count is None}
+    return {
+        name: (kind, float(size if kind in unknown or count is None else count))
+        for name, (kind, count, size) in found.items()
+    }
+
+
+def _kind(op: str) -> str:
+    plain = operator(op.rpartition("::")[2])
+    return _KINDS.get(plain, plain)

@@ -1,4 +1,4 @@
-"""Divide a model into regions: a layer with what runtimes fuse with it, attention as one."""
+"""Divide a model into regions: a layer with what runtimes fuse with it, and who reads whom."""
 
 from __future__ import annotations
 
@@ -9,16 +9,34 @@ from typing import Literal, TypeAlias
 
 import onnx_ir as ir
 
+from ortune.core.plugins import codec
+from ortune.model.diff.graphs import settings
 from ortune.model.graph import edit
 from ortune.model.graph.match import label
+from ortune.model.graph.spec import shape_of
 from ortune.model.io import names
 from ortune.model.shapes.infer import shaped
-from ortune.regions.attention import AttentionCore, cores
-from ortune.regions.patterns import pattern
-from ortune.regions.weights import weights
+from ortune.quantization.computed_weights import PUTS_TOGETHER
 
 By: TypeAlias = Literal["region", "node", "op"]
 
+WEIGHTS = {
+    "Conv": (1,),
+    "ConvTranspose": (1,),
+    "MatMul": (1,),
+    "Gemm": (1,),
+    "Gather": (0,),
+    "LSTM": (1, 2),
+    "GRU": (1, 2),
+    "RNN": (1, 2),
+    "com.microsoft::Attention": (1,),
+    "com.microsoft::EmbedLayerNormalization": (2, 3, 4),
+    "com.microsoft::FusedConv": (1,),
+    "com.microsoft::FusedGemm": (1,),
+    "com.microsoft::FusedMatMul": (1,),
+    "com.microsoft::NhwcFusedConv": (1,),
+}
+"""Operator of a layer -> inputs that are its weights."""
 _FUSED = (
     "Add BatchNormalization Cast Clip Div Elu Erf Gelu HardSigmoid HardSwish Identity LeakyRelu "
     "Mish Mul PRelu Pow Relu Selu Sigmoid Softplus Softsign Sqrt Sub Swish Tanh ThresholdedRelu "
@@ -27,6 +45,15 @@ _FUSED = (
 )
 FUSED = frozenset(_FUSED.split())
 """Operators that go with the layer whose output alone they read, beside constants."""
+_MOVED = "Flatten Identity MaxPool Pad Reshape Slice Split Squeeze Transpose Unsqueeze"
+_MOVES = frozenset(_MOVED.split())
+"""Operators behind which values are the same ones."""
+_FLOATS = (
+    ir.DataType.FLOAT,
+    ir.DataType.FLOAT16,
+    ir.DataType.BFLOAT16,
+    ir.DataType.DOUBLE,
+)
 
 
 @dataclass(frozen=True)
@@ -34,8 +61,8 @@ class Region:
     """Nodes that change precision together.
 
     Attributes:
-        name: That of the layer with the most weights, the first of these; of an attention's
-            products the first. Of a region of one operator: the operator.
+        name: That of the layer with the most weights, the first of these. Of a region of one
+            operator: the operator.
         nodes: Names of all its nodes, in the graph's order.
         pattern: Digest of its structure; regions that share it take the same time.
         ops: Operators of its layers, in order.
@@ -59,56 +86,58 @@ def regions(model: ir.Model, by: By = "region") -> list[Region]:
 
     Args:
         model: Left as it is.
-        by: ``region`` joins attention's projections that share an input, and takes its products
-            and softmax as one; ``node`` is a layer each; ``op`` all layers of an operator.
+        by: ``region`` joins products that read the same value, such as the projections of an
+            attention: it is rounded for all of them; ``node`` is a layer each; ``op`` all layers
+            of an operator.
     """
-    named = model.clone()
-    names.unique(named)
-    copy, _ = shaped(named)
+    copy = model.clone()
     names.unique(copy)
-    order = {node: at for at, node in enumerate(edit.every_node(copy))}
-    held = {node: found for node in order if (found := weights(node))}
-    attention = cores(order, held) if by == "region" else []
-    owner = _owners(held, attention, by)
-    for core in attention:
-        owner |= dict.fromkeys(core.nodes, core.main)
+    copy, _ = shaped(copy)
+    names.unique(copy)
+    order = list(edit.every_node(copy))
+    layers = {node: constants for node in order if (constants := weights(node))}
+    owner = _owners(layers, by)
     _absorb(order, owner)
     groups: dict[ir.Node, list[ir.Node]] = defaultdict(list)
     for node in order:
         if node in owner:
             groups[owner[node]].append(node)
-    products = {core.main: core.products for core in attention}
     version = copy.opset_imports.get("", 1)
-    return [
-        _region(nodes, held, products.get(main, ()), by, version) for main, nodes in groups.items()
-    ]
+    return [_region(nodes, layers, by, version) for nodes in groups.values()]
 
 
-def _owners(
-    held: Mapping[ir.Node, Sequence[ir.Value]], attention: Iterable[AttentionCore], by: By
-) -> dict[ir.Node, ir.Node]:
+def _owners(layers: Mapping[ir.Node, Sequence[ir.Value]], by: By) -> dict[ir.Node, ir.Node]:
     """Return layer -> the first layer of its region."""
     alike: defaultdict[object, list[ir.Node]] = defaultdict(list)
-    for node, values in held.items():
-        for value in values:
-            alike[value].append(node)
+    for node, constants in layers.items():
+        for value in constants:
+            alike["weight", value].append(node)
         if by == "op":
             alike[label(node)].append(node)
-    for core in attention:
-        for at, joined in enumerate(core.projections):
-            alike[core.main, at] += joined
-    owner = {node: node for node in held}
+        if by == "region" and label(node) in ("MatMul", "Gemm"):
+            alike["input", _source(node)].append(node)
+    owner = {node: node for node in layers}
 
     def root(node: ir.Node) -> ir.Node:
         while owner[node] is not node:
             node = owner[node]
         return node
 
-    place = {node: at for at, node in enumerate(held)}
+    place = {node: at for at, node in enumerate(layers)}
     for group in alike.values():
         ends = sorted({root(node) for node in group}, key=place.__getitem__)
         owner |= dict.fromkeys(ends, ends[0])
-    return {node: root(node) for node in held}
+    return {node: root(node) for node in layers}
+
+
+def _source(layer: ir.Node) -> ir.Value | None:
+    """Return what a product reads, before it is only shaped."""
+    value = layer.inputs[0]
+    while value is not None and (node := value.producer()) is not None:
+        if label(node) not in ("Identity", "Reshape", "Flatten"):
+            break
+        value = node.inputs[0]
+    return value
 
 
 def _absorb(order: Iterable[ir.Node], owner: dict[ir.Node, ir.Node]) -> None:
@@ -116,38 +145,137 @@ def _absorb(order: Iterable[ir.Node], owner: dict[ir.Node, ir.Node]) -> None:
     for node in order:
         if node in owner or label(node) not in FUSED:
             continue
-        makers = {v.producer() for v in node.inputs if v is not None and not _fixed(v)}
-        found = {owner.get(maker) if maker is not None else None for maker in makers}
-        if len(found) == 1 and (one := found.pop()) is not None:
-            owner[node] = one
-
-
-def _fixed(value: ir.Value) -> bool:
-    return edit.const_tensor(value) is not None
+        inputs = [v for v in node.inputs if v is not None and edit.const_tensor(v) is None]
+        makers = {value.producer() for value in inputs}
+        owners = {None if maker is None else owner.get(maker) for maker in makers}
+        if len(owners) == 1 and (main := owners.pop()) is not None:
+            owner[node] = main
 
 
 def _region(
     nodes: Sequence[ir.Node],
-    held: Mapping[ir.Node, Sequence[ir.Value]],
-    products: Sequence[ir.Node],
+    weights_of: Mapping[ir.Node, Sequence[ir.Value]],
     by: By,
     version: int,
 ) -> Region:
-    layers = [node for node in nodes if node in held or node in products]
-    sizes = {node: sum(_bytes(held.get(node, ()))) for node in layers}
-    main = max(layers, key=sizes.__getitem__)
-    every = dict.fromkeys(value for node in layers for value in held.get(node, ()))
+    layers = [node for node in nodes if node in weights_of]
+    main = max(layers, key=lambda node: sum(map(_bytes, weights_of[node])))
+    constants = dict.fromkeys(value for node in layers for value in weights_of[node])
     return Region(
-        label(main) if by == "op" else str(main.name),
-        tuple(str(node.name) for node in nodes),
-        pattern(nodes, version),
-        tuple(map(label, layers)),
-        tuple(str(node.name) for node in layers),
-        sum(_bytes(every)),
+        name=label(main) if by == "op" else str(main.name),
+        nodes=tuple(str(node.name) for node in nodes),
+        pattern=pattern(nodes, version),
+        ops=tuple(map(label, layers)),
+        layers=tuple(str(node.name) for node in layers),
+        bytes=sum(map(_bytes, constants)),
     )
 
 
-def _bytes(values: Iterable[ir.Value]) -> Iterator[int]:
-    for value in values:
+def _bytes(value: ir.Value) -> int:
+    tensor = edit.const_tensor(value)
+    return 0 if tensor is None else tensor.nbytes
+
+
+def pattern(nodes: Sequence[ir.Node], opset: int) -> str:
+    """Digest operators, attributes, inner edges, and shapes of constants and of what comes in.
+
+    Sizes of what comes in count where all but the first are known: a convolution takes longer on a
+    larger picture.
+    """
+    inner = {
+        value: f"{at}.{index}"
+        for at, node in enumerate(nodes)
+        for index, value in enumerate(node.outputs)
+    }
+    outer: dict[ir.Value, str] = {}
+
+    def describe(value: ir.Value | None) -> str:
+        if value is None:
+            return "-"
+        if value in inner:
+            return inner[value]
         tensor = edit.const_tensor(value)
-        yield 0 if tensor is None else tensor.nbytes
+        if tensor is not None:
+            return f"{tensor.dtype.name} {list(tensor.shape.numpy())}"
+        shape = shape_of(value)
+        fixed = shape is not None and len(shape) > 1 and all(type(d) is int for d in shape[1:])
+        size = str(list(shape[1:])) if fixed and shape is not None else "?"
+        return outer.setdefault(value, f"in {len(outer)} {size}")
+
+    return codec.digest(
+        [[label(n), settings(n, opset), [describe(value) for value in n.inputs]] for n in nodes]
+    )
+
+
+def weights(node: ir.Node) -> tuple[ir.Value, ...]:
+    """Return the constant float matrices behind a layer's weights; none where it is no layer.
+
+    A weight that the graph turns over or puts together from constants counts by its parts: a table
+    that is looked up and, transposed, multiplied too is one weight.
+    """
+    op = label(node)
+    if op not in WEIGHTS or (op == "Gather" and edit.attribute(node, "axis", 0)):
+        return ()
+    matrices: list[ir.Value] = []
+    for place in WEIGHTS[op]:
+        value = node.inputs[place] if place < len(node.inputs) else None
+        if value is None:
+            continue
+        parts = list(_parts(value))
+        if None in parts:
+            return ()
+        matrices += [part for part in parts if part is not None and _is_matrix(part)]
+    return tuple(dict.fromkeys(matrices))
+
+
+def _is_matrix(value: ir.Value) -> bool:
+    tensor = edit.const_tensor(value)
+    if tensor is None or tensor.dtype not in _FLOATS:
+        return False
+    return len(tensor.shape) >= 2 and tensor.size > 0
+
+
+def _parts(value: ir.Value) -> Iterator[ir.Value | None]:
+    """Yield the constants that a value is put together from; None where it depends on more."""
+    node = value.producer()
+    if edit.const_tensor(value) is not None:
+        while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+            value = node.inputs[0]
+            node = value.producer()
+        yield value
+    elif node is None or node.domain or node.op_type not in PUTS_TOGETHER:
+        yield None
+    else:
+        for part in node.inputs:
+            if part is not None:
+                yield from _parts(part)
+
+
+def neighbours(model: ir.Model, regions: Sequence[Region]) -> tuple[tuple[str, str], ...]:
+    """Return pairs of regions of which one reads what the other makes, in the regions' order.
+
+    Args:
+        model: With the names that the regions have.
+    """
+    owner = {name: region.name for region in regions for name in region.nodes}
+    readers: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for node in model.graph:
+        maker = owner.get(str(node.name))
+        if maker is not None:
+            readers[maker] |= dict.fromkeys(_readers(node, owner))
+    return tuple(
+        (region.name, other)
+        for region in regions
+        for other in readers[region.name]
+        if other != region.name
+    )
+
+
+def _readers(node: ir.Node, owner: dict[str, str]) -> Iterator[str]:
+    """Yield the regions that read a node's outputs, moved or not."""
+    for value in node.outputs:
+        for reader, _ in value.uses():
+            if (region := owner.get(str(reader.name))) is not None:
+                yield region
+            elif label(reader) in _MOVES:
+                yield from _readers(reader, owner)

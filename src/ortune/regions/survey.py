@@ -34,8 +34,9 @@ class RegionCost:
         ops: Operators of its layers.
         accuracy_cost: What the metric loses with this region alone at that precision, in the
             metric's unit; more is worse. Its ends hold with 95 %.
-        time_gained: What the region saves in place, as a share of the original's latency, with its
-            borders; negative where it costs time. Its ends hold with 99 %.
+        time_gained: What the region probably saves, as a share of the original's latency, by its
+            part of the profile; negative where it costs time. Its ends are that part: a region
+            saves no more than it takes.
         saved: Bytes that it saves in the file.
         error: Why it could not be measured; empty where it was.
         layers: Names of the nodes that multiply or look up, by which quantizers leave it out; all
@@ -106,12 +107,10 @@ class MixtureTried:
         regions: How many there are.
         expected_ratio: Of its latency to the original's, when it was proposed.
         expected_lost: Loss over what the budget lets a plan lose; decibels as power.
-        correction: What the summed single costs were multiplied by to get there.
         ratio: As it was measured; None where it did not run.
         lost: Likewise; None where it was not scored.
         kept: Whether it was the best plan when it was measured.
         why: Why, or why not.
-        stored: Regions whose weights alone it stores in integers.
     """
 
     survey: str
@@ -121,12 +120,10 @@ class MixtureTried:
     regions: int
     expected_ratio: float
     expected_lost: float
-    correction: float
     ratio: Interval | None
     lost: float | None
     kept: bool
     why: str
-    stored: tuple[str, ...] = ()
 
 
 def unchanged(one: RegionCost) -> bool:
@@ -134,3 +131,16 @@ def unchanged(one: RegionCost) -> bool:
     return not one.error and not any(
         (one.saved, *vars(one.accuracy_cost).values(), *vars(one.time_gained).values())
     )
+
+
+def worth(region: RegionCost) -> float:
+    """Return a region's accuracy cost over the time that it saves: what is given back first.
+
+    It is infinite where it costs accuracy and saves nothing; what is not known is least.
+    """
+    cost, gain = region.accuracy_cost.value, region.time_gained.value
+    if region.error or math.isnan(cost) or math.isnan(gain):
+        return -math.inf
+    if gain <= 0:
+        return math.inf if cost > 0 else 0.0
+    return cost / gain

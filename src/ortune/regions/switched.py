@@ -1,19 +1,241 @@
-"""One model in which regions stand twice, in float and quantized, behind a switch each."""
+"""Each region of a model quantized alone, in one model where they stand behind a switch each."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from ortune.core.errors import Refused
+from ortune.calibration.calibrate import calibrate
+from ortune.core.errors import BadData, OrtuneError, Refused
+from ortune.core.event import Progress, Sink, silent
+from ortune.core.observer import Ranges
+from ortune.core.step import Quantizer
+from ortune.model.analysis.facts import weight_bytes
 from ortune.model.graph import edit
+from ortune.model.io import file, names
+from ortune.recipe.material import Material
+from ortune.regions.choice import alone, leaving
+from ortune.regions.grouping import By, Region, neighbours, regions
+from ortune.transforms.raise_opset import RaiseOpset
 
 SWITCHES = "ortune.switches"
 """Input of the switched model: bool [regions], true where a region is quantized."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A region and how it is run quantized alone.
+
+    Attributes:
+        switch: Its place among the switches of the joint model; None where it has no place there.
+        path: The model with this region alone quantized, where it is not in the joint one.
+        changes: Whether the step changes it at all.
+        saved: Bytes that it saves in the file.
+        error: Why there is no such form.
+    """
+
+    region: Region
+    switch: int | None = None
+    path: Path | None = None
+    changes: bool = True
+    saved: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Forms:
+    """The forms of all regions.
+
+    Attributes:
+        joint: The switched model, in float while no switch is on.
+        switches: How many it has.
+        all: In the graph's order.
+        pairs: Neighbours among them, by name.
+    """
+
+    joint: Path
+    switches: int
+    all: tuple[Form, ...]
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    def named(self, name: str) -> Form:
+        """Return a region's form."""
+        return next(form for form in self.all if form.region.name == name)
+
+
+def as_given(path: Path, step: Quantizer) -> ir.Model:
+    """Return the model as a step gets it in a build: names unique, raised to its opset."""
+    model = file.load(path)
+    names.unique(model)
+    if model.opset_imports.get("", 0) < step.needs_opset:
+        RaiseOpset(to=step.needs_opset).apply(model)
+    return model
+
+
+def prepare(
+    path: Path,
+    step: Quantizer,
+    material: Material,
+    folder: Path,
+    *,
+    ranges: Path,
+    by: By = "region",
+    joint: bool = True,
+    rounded: Path | None = None,
+    sink: Sink = silent,
+) -> Forms:
+    """Quantize each region of a model alone.
+
+    Args:
+        path: The model as the step gets it, or as it was before its weights were rounded.
+        material: Samples to calibrate on.
+        folder: Receives the models.
+        ranges: Folder of answers that are known, as builds keep them.
+        rounded: The model as the step gets it, where that is another: each region gets its
+            constants, so that a region costs what rounding them loses too.
+        joint: Put them into one switched model where that can be; else each has its own.
+
+    Raises:
+        Refused: The step leaves no node out by name, or rounding changed more than constants.
+        OrtuneError: It has no samples to calibrate on, or the model cannot be used.
+    """
+    plain = as_given(path, step)
+    found = regions(plain, by)
+    layers = [name for region in found for name in region.layers]
+    steps = [alone(step, plain, region.layers, layers) for region in found]
+    _rewrite(plain, step, layers)
+    source, constants = plain, None
+    if rounded is not None:
+        source = as_given(rounded, step)
+        _rewrite(source, step, layers)
+        constants = changed_constants(plain, source)
+    pairs = neighbours(plain, found)
+    answers = _ranges(source, steps, material, ranges, sink)
+    board = Switched(plain, len(found)) if joint else None
+    forms: list[Form] = []
+    size = weight_bytes(plain)
+    for at, (region, single) in enumerate(zip(found, steps, strict=True)):
+        sink(Progress("quantizing regions alone", at, len(found)))
+        draft = plain.clone()
+        if constants is not None:
+            give_constants(draft, region.nodes, constants)
+        try:
+            single.apply(draft, answers)
+        except Refused:
+            forms.append(Form(region, changes=False))
+        except OrtuneError as error:
+            forms.append(Form(region, error=error.what))
+        else:
+            form = Form(region, saved=size - weight_bytes(draft))
+            forms.append(_stand(form, board, draft, at, folder))
+    model, count = (plain, 0) if board is None else (board.model, len(found))
+    saved = file.save(model, folder / "switched.onnx", durable=False)
+    return Forms(saved, count, tuple(forms), pairs)
+
+
+def _rewrite(model: ir.Model, step: Quantizer, layers: Iterable[str]) -> None:
+    """Do the exact rewrites that a step begins with, in place."""
+    edit.inline(model)
+    leaving(step, model, layers).probes(model)
+    edit.take_notes(model)
+
+
+def _ranges(
+    model: ir.Model, steps: Iterable[Quantizer], material: Material, folder: Path, sink: Sink
+) -> Ranges:
+    """Observe what all forms ask for, in one pass."""
+    probes = list(dict.fromkeys(p for step in steps for p in step.probes(model.clone())))
+    if not probes:
+        return {}
+    if material.feeds is None or not material.calibration:
+        raise BadData(
+            "regions are quantized alone on samples, and there are none to calibrate on",
+            fix="give samples with --data",
+        )
+    return calibrate(
+        model,
+        probes,
+        material.feeds.stream,
+        material.calibration,
+        folder,
+        custom_ops=material.custom_ops,
+        sink=sink,
+    )
+
+
+def _stand(form: Form, board: Switched | None, draft: ir.Model, at: int, folder: Path) -> Form:
+    """Put a form into the joint model, or into a file of its own where it has no place there."""
+    if board is not None:
+        try:
+            board.add(at, draft, form.region.nodes)
+        except Refused:
+            pass
+        else:
+            return replace(form, switch=at)
+    return replace(form, path=file.save(draft, folder / f"alone-{at}.onnx", durable=False))
+
+
+# --- constants that preparing steps made --------------------------------------------------------
+
+
+def changed_constants(
+    plain: ir.Model, prepared: ir.Model
+) -> dict[str, dict[int, ir.TensorProtocol]]:
+    """Return node -> input -> the constant that preparing steps put there.
+
+    Args:
+        plain: The model before these steps.
+        prepared: The model behind them.
+
+    Raises:
+        Refused: They changed more than constants that nodes of the main graph read.
+        OutOfTime: The time of what is being built is up.
+    """
+    others = {node.name: node for node in prepared.graph}
+    if others.keys() != {node.name for node in plain.graph}:
+        raise Refused("preparing steps change the graph", fix="compare with what they made")
+    changed: dict[str, dict[int, ir.TensorProtocol]] = {}
+    for node in plain.graph:
+        other = others[node.name]
+        if node.op_type != other.op_type or any(edit.bodies(node)):
+            why = f"{node.name} has a body, or is another"
+            raise Refused(why, fix="compare with what they made")
+        for place, value in enumerate(other.inputs):
+            old = node.inputs[place] if place < len(node.inputs) else None
+            tensor, before = edit.const_tensor(value), edit.const_tensor(old)
+            if tensor is not None and (before is None or not _is_same(before, tensor)):
+                changed.setdefault(str(node.name), {})[place] = tensor
+    return changed
+
+
+def give_constants(
+    model: ir.Model,
+    nodes: Collection[str],
+    constants: Mapping[str, Mapping[int, ir.TensorProtocol]],
+) -> None:
+    """Put the constants of some nodes into a model like the one before, in place."""
+    editor = edit.Editor(model.graph)
+    for node in model.graph:
+        tensors = constants.get(str(node.name), {}) if node.name in nodes else {}
+        if tensors:
+            node.resize_inputs(max(len(node.inputs), 1 + max(tensors)))
+        for place, tensor in tensors.items():
+            value = editor.constant(f"{node.name}/prepared", tensor.numpy())
+            node.replace_input_with(place, value)
+
+
+def _is_same(one: ir.TensorProtocol, two: ir.TensorProtocol) -> bool:
+    if (one.dtype, tuple(one.shape)) != (two.dtype, tuple(two.shape)):
+        return False
+    return one.dtype == ir.DataType.STRING or np.array_equal(one.numpy(), two.numpy())
+
+
+# --- the switched model -------------------------------------------------------------------------
 
 
 class Switched:

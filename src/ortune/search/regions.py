@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ortune.core.trial import Status, Trial
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import Attempts
-from ortune.experiment.surveys.progress import unfinished_s
+from ortune.experiment.surveys.journal import unfinished_s
 from ortune.regions.survey import MixtureTried, Survey, SurveyRequest
 from ortune.search.compare import leaders
 from ortune.search.expectation.mixtures import Mixing
@@ -76,12 +76,10 @@ def _tried(known: Mixing, trial: Trial, view: View) -> MixtureTried:
         regions=len(known.survey.regions),
         expected_ratio=expected.ratio,
         expected_lost=expected.lost,
-        correction=expected.corrected,
         ratio=trial.ratio,
         lost=known.lost(trial),
         kept=kept,
         why=why,
-        stored=expected.stored,
     )
 
 

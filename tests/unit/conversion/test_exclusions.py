@@ -37,8 +37,8 @@ def test_nodes_above_the_threshold(tmp_path: Path, whole: object) -> None:
 
 
 def test_what_sensitivity_writes_is_read_by_its_layers(tmp_path: Path) -> None:
-    regions = found().regions
-    layered = [replace(one, layers=(one.region,)) for one in regions]
+    layered = found().regions
+    regions = tuple(replace(one, layers=()) for one in layered)
     file = tmp_path / "sensitivity.json"
     file.write_text(as_json(found(regions=regions).result()))
     assert sensitive(file, 0.05) == ("fragile", "fragile_relu")

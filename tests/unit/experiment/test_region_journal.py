@@ -24,7 +24,7 @@ COST = RegionCost(
 )
 SURVEY = Survey("key", PLAN, (COST,), 0.1, "share", 5.0)
 TRIED = MixtureTried(
-    *("key", "trial", PLAN, ("a",), 3, 0.4, 0.8, 1.6, Interval(0.5, 0.4, 0.6), 0.7, True),
+    *("key", "trial", PLAN, ("a",), 3, 0.4, 0.8, Interval(0.5, 0.4, 0.6), 0.7, True),
     why="the best so far",
 )
 
@@ -46,6 +46,15 @@ def test_what_is_not_known_comes_back_too(tmp_path: Path) -> None:
     assert isinstance(found, Survey)
     assert math.isnan(found.regions[0].accuracy_cost.value)
     assert found.error == "it died"
+
+
+def test_a_line_of_an_older_version_is_read(tmp_path: Path) -> None:
+    RegionJournal(tmp_path).add(TRIED)
+    path = tmp_path / NAME
+    line = json.loads(path.read_text())
+    line["mixture"] |= {"correction": 1.6, "stored": ["b"]}
+    path.write_text(json.dumps(line) + "\n")
+    assert read(tmp_path) == [TRIED]
 
 
 def test_no_journal_is_empty(tmp_path: Path) -> None:

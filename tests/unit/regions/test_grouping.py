@@ -4,38 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+import onnx_ir as ir
 import pytest
+from onnx import numpy_helper, parser
 from tests.unit.quantizing import model_of, normal
 from tests.unit.regions.models import HEADER, transformer
 
 from ortune.model.graph import edit
-from ortune.regions.grouping import regions
-from ortune.regions.weights import weights
+from ortune.model.io import names
+from ortune.regions.grouping import neighbours, regions, weights
 
 
 @pytest.mark.parametrize("blocks", [1, 6])
 def test_equal_blocks_are_equal_regions(blocks: int) -> None:
     found = regions(transformer(blocks))
     kinds = Counter(one.pattern for one in found)
-    assert list(kinds.values()) == [blocks] * 5
-    assert [one.ops for one in found[:5]] == [
-        ("MatMul", "MatMul", "MatMul"),
-        ("MatMul", "MatMul"),
-        ("MatMul",),
-        ("MatMul",),
-        ("MatMul",),
-    ]
-    names = [one.name for one in found]
-    assert len(set(names)) == len(names)
+    assert list(kinds.values()) == [blocks] * 4
+    assert [one.ops for one in found[:4]] == [("MatMul",) * 3, *[("MatMul",)] * 3]
+    assert len({one.name for one in found}) == len(found)
     assert all(one.name in one.layers for one in found)
 
 
 def test_projections_that_share_an_input_are_one_with_their_biases() -> None:
-    first, core, *_ = regions(transformer(1))
+    first, *others = regions(transformer(1))
     assert first.bytes == 3 * 32 * 32 * 4
     assert len(first.nodes) == 4
-    assert core.bytes == 0
-    assert len(core.nodes) == 4
+    assert [one.bytes for one in others] == [32 * 32 * 4, 32 * 64 * 4, 64 * 32 * 4]
 
 
 def test_by_node_every_layer_is_alone_and_by_op_all_are_together() -> None:
@@ -52,8 +47,7 @@ def test_every_layer_lies_in_exactly_one_region() -> None:
         found = Counter(name for one in regions(model, by) for name in one.nodes)
         assert set(found.values()) == {1}
         layers = [name for one in regions(model, by) for name in one.layers]
-        products = 0 if by != "region" else 2 * 3
-        assert len(layers) == len(held) + products
+        assert len(layers) == len(held)
 
 
 def test_what_is_fused_with_a_convolution_goes_with_it() -> None:
@@ -134,3 +128,38 @@ def test_grouping_leaves_the_model_as_it_is() -> None:
     before = [node.name for node in model.graph]
     regions(model)
     assert [node.name for node in model.graph] == before
+
+
+CHAIN = """<ir_version: 8, opset_import: ["": 17]> g (float[4, 8] x) => (float[4, 8] y)
+<int64[1] axes = {0}>"""
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("[a] p = MatMul(x, v) [b] y = MatMul(p, w)", [("a", "b")]),
+        ("[a] p = MatMul(x, v) [r] q = Relu(p) [b] y = MatMul(q, w)", [("a", "b")]),
+        (
+            """[a] p = MatMul(x, v) [s] q = Unsqueeze(p, axes) [t] r = Squeeze(q, axes)
+            [b] y = MatMul(r, w)""",
+            [("a", "b")],
+        ),
+        (
+            "[a] p = MatMul(x, v) [b] q = MatMul(p, w) [c] r = MatMul(p, u) [d] y = Add(q, r)",
+            [("a", "b"), ("a", "c")],
+        ),
+        # a sum is another tensor than what goes into it
+        ("[a] p = MatMul(x, v) [s] q = Add(p, x) [b] y = MatMul(q, w)", []),
+        ("[a] p = MatMul(x, v) [b] q = MatMul(x, w) [d] y = Mul(q, p)", []),
+    ],
+    ids=["in a row", "behind an activation", "moved", "two readers", "a sum", "side by side"],
+)
+def test_who_reads_what_another_makes_is_its_neighbour(
+    body: str, found: list[tuple[str, str]]
+) -> None:
+    made = parser.parse_model(f"{CHAIN} {{ {body} }}")
+    weights = np.full((8, 8), 0.5, np.float32)
+    made.graph.initializer.extend(numpy_helper.from_array(weights, name) for name in "uvw")
+    model = ir.from_proto(made)
+    names.unique(model)
+    assert list(neighbours(model, regions(model, "node"))) == found

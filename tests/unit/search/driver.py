@@ -42,7 +42,7 @@ from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.worker import runtime
 from ortune.quantization.roles import deciding
-from ortune.regions.mixing import mixable
+from ortune.regions.choice import mixable
 from ortune.regions.survey import RegionCost, Survey, SurveyRequest
 from ortune.search import loop as searching
 from ortune.search import optimize as optimizing

@@ -79,23 +79,14 @@ def test_switched_off_it_surveys_and_mixes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / journal.NAME).exists()
 
 
-def test_what_is_measured_corrects_what_is_expected(tmp_path: Path) -> None:
+def test_a_few_mixtures_find_the_limit(tmp_path: Path) -> None:
     pieces = tuple(Piece(f"p{i}", 0.03 + 0.004 * (i % 5), 0.1 + 0.05 * i) for i in range(14))
     scenario = replace(PLANTED, pieces=pieces, together=(1.6, 0.9), seconds=120.0)
     searched(scenario, tmp_path)
     one = [m for m in mixtures(tmp_path) if m.survey == mixtures(tmp_path)[0].survey]
-    assert 2 <= len(one) <= 4
+    assert 1 <= len(one) <= 4
     assert len({m.left for m in one}) == len(one)
-    apart = [abs(m.expected_lost / m.lost - 1) for m in one if m.lost]
-    assert apart[-1] < apart[0]
-    assert any(m.lost is not None and m.lost <= 1 for m in one)
-
-
-def test_a_plan_that_keeps_the_budget_may_give_regions_back(tmp_path: Path) -> None:
-    pieces = (*SOUND, Piece("slow", -0.1, 0.01))
-    searched(replace(PLANTED, on="cpu(threads=1)", pieces=pieces, seconds=100.0), tmp_path)
-    assert mixtures(tmp_path)[0].left == ("slow",)
-    assert mixtures(tmp_path)[0].kept
+    assert any(m.lost is not None and 0.5 < m.lost <= 1 for m in one)
 
 
 def test_nothing_is_surveyed_where_no_plan_is_faster(tmp_path: Path) -> None:

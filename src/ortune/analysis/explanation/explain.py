@@ -96,8 +96,7 @@ def _surveys(
     number = keys.index(study.best.key)
     found = regions.surveyed(study.best, surveys)
     for survey in surveys:
-        own = found is not None and found[0] is survey
-        yield regions.told(survey, mixtures, (number, own), built)
+        yield regions.told(survey, mixtures, (number, found is survey), built)
 
 
 def _way(study: Study) -> Iterator[ChangeTold]:

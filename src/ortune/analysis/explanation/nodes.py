@@ -9,7 +9,6 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ortune.analysis.explanation.regions import takes
 from ortune.analysis.explanation.result import NodeTold, SurveyTold
 from ortune.core import wording
 from ortune.core.errors import BadSettings, OrtuneError
@@ -21,7 +20,7 @@ from ortune.model.graph import edit
 from ortune.model.io import file
 from ortune.quantization.node_filter import names
 from ortune.quantization.roles import PREPARES, role
-from ortune.regions.mixing import bare
+from ortune.regions.choice import bare
 
 _NEAR = 3
 
@@ -106,8 +105,10 @@ def _asked(trial: Trial, name: str) -> Iterator[tuple[str, bool]]:
     """Yield each step that decides a precision and takes a node, or leaves it out by name."""
     for step in trial.plan.recipe.steps:
         if isinstance(step, Quantizer) and role(step) not in PREPARES:
-            may = takes(step)(name)
-            if may or names(getattr(step, "exclude", ()))(name):
+            only = getattr(step, "include", ())
+            excluded = names(getattr(step, "exclude", ()))(name)
+            may = not excluded and (not only or names(only)(name))
+            if may or excluded:
                 yield str(bare(step)), may
 
 

@@ -2,61 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from ortune.analysis.explanation.result import GIVEN, KEPT, MixtureTold, RegionTold, SurveyTold
-from ortune.core.step import Quantizer, Step
 from ortune.core.trial import Trial
 from ortune.model.analysis.precision import named
-from ortune.quantization.node_filter import names
-from ortune.quantization.roles import PREPARES, deciding, role
-from ortune.regions.mixing import bare
+from ortune.quantization.roles import deciding
+from ortune.regions.choice import bare, parted
 from ortune.regions.survey import MixtureTried, RegionCost, Survey, unchanged
 
-FLOAT = "float"
 
-
-def alike(step: Step) -> Step:
-    """Return a quantizer that names no nodes and has no rules by their place.
-
-    A mixture spells out by name what such rules leave in float.
-    """
-    rules = {"keep_first": 0, "head": True}
-    changes: dict[str, Any] = {name: value for name, value in rules.items() if hasattr(step, name)}
-    return replace(bare(step), **changes) if changes else bare(step)
-
-
-def precision(survey: Survey) -> str:
-    """Return the step that decides the surveyed layers' precision, without the nodes it names."""
-    at = deciding(survey.plan.recipe.steps)
-    return "" if at is None else str(bare(survey.plan.recipe.steps[at]))
-
-
-def takes(step: Step) -> Callable[[str], bool]:
-    """Return what says whether a quantizer may take a node, as far as its fields name nodes."""
-    only: Sequence[str] = getattr(step, "include", ())
-    left = names(getattr(step, "exclude", ()))
-    chosen = names(only)
-    return lambda name: not left(name) and (not only or chosen(name))
-
-
-def surveyed(trial: Trial, surveys: Sequence[Survey]) -> tuple[Survey, int] | None:
-    """Return the survey of which a trial's plan is a mixture, and where its deciding step stands.
-
-    It has the same backend, and the same steps up to nodes that they name; steps of its own take
-    what is left out.
-    """
-    steps = [(at, alike(step)) for at, step in enumerate(trial.plan.recipe.steps)]
+def surveyed(trial: Trial, surveys: Sequence[Survey]) -> Survey | None:
+    """Return the survey whose plan a trial's is, up to regions that it leaves in float."""
     for survey in surveys:
-        at = deciding(survey.plan.recipe.steps)
-        if at is None or survey.plan.backend != trial.plan.backend:
-            continue
-        wanted = alike(survey.plan.recipe.steps[at])
-        found = next((place for place, step in steps if step == wanted), None)
-        if found is not None:
-            return survey, found
+        same_place = survey.plan.backend == trial.plan.backend
+        if same_place and parted(survey, trial.plan.recipe) is not None:
+            return survey
     return None
 
 
@@ -72,47 +33,28 @@ def mixture(
         surveys: Of the run.
         tried: Key of a trial -> what the journal says of it.
     """
-    found = surveyed(trial, surveys)
-    if found is None:
+    survey = surveyed(trial, surveys)
+    if survey is None:
         return None
-    survey, at = found
-    steps, line = trial.plan.recipe.steps, tried.get(trial.key)
-    own = takes(steps[at])
-    known = [one for one in survey.regions if not one.error and not unchanged(one)]
-    back = [one for one in known if not all(map(own, one.layers or one.nodes))]
-    if not back:
+    in_float = parted(survey, trial.plan.recipe) or frozenset()
+    measured = [one for one in survey.regions if not one.error and not unchanged(one)]
+    kept = [one for one in measured if one.region not in in_float]
+    if len(kept) == len(measured):
         return None
-    kept = [one for one in known if one not in back]
-    others = [(step, takes(step)) for place, step in enumerate(steps) if place != at]
+    line = tried.get(trial.key)
     return MixtureTold(
-        survey.key,
-        tuple(one.region for one in back),
-        dict(_instead(back, others)),
-        len(survey.regions),
-        sum(one.accuracy_cost.value for one in kept),
-        sum(one.time_gained.value for one in kept),
-        None if trial.ratio is None else 1 - trial.ratio.value,
-        None if line is None else line.expected_ratio,
-        None if line is None else line.expected_lost,
-        None if line is None else line.lost,
-        None if line is None else line.kept,
-        "" if line is None else line.why,
+        survey=survey.key,
+        given_back=tuple(one.region for one in measured if one.region in in_float),
+        regions=len(survey.regions),
+        expected_cost=sum(one.accuracy_cost.value for one in kept),
+        expected_gain=sum(one.time_gained.value for one in kept),
+        measured_gain=None if trial.ratio is None else 1 - trial.ratio.value,
+        expected_ratio=None if line is None else line.expected_ratio,
+        expected_lost=None if line is None else line.expected_lost,
+        lost=None if line is None else line.lost,
+        kept=None if line is None else line.kept,
+        why="" if line is None else line.why,
     )
-
-
-def _instead(
-    back: Sequence[RegionCost], others: Sequence[tuple[Step, Callable[[str], bool]]]
-) -> Iterator[tuple[str, str]]:
-    for one in back:
-        for step, may in others:
-            decides = isinstance(step, Quantizer) and role(step) not in PREPARES
-            if (
-                decides
-                and getattr(step, "include", None)
-                and any(map(may, one.layers or one.nodes))
-            ):
-                yield one.region, str(bare(step))
-                break
 
 
 def told(
@@ -128,15 +70,23 @@ def told(
         winner: Its number, and whether its steps are the surveyed ones up to what they leave out.
         built: Node of the winner's file -> precision.
     """
-    own = {number: one for number, one in mixtures.items() if one.survey == survey.key}
-    step = precision(survey)
+    at = deciding(survey.plan.recipe.steps)
+    step = "" if at is None else str(bare(survey.plan.recipe.steps[at]))
     regions = []
     for one in survey.regions:
-        left = tuple(number for number, held in own.items() if one.region in held.given_back)
-        found = _in_winner(one, built) if winner[1] else ""
-        instead = own[winner[0]].instead.get(one.region, "") if winner[0] in left else ""
-        became = _became(one, step, winner, instead, given=winner[0] in left)
-        regions.append(RegionTold(one, found, left, became, _why(one, step, became)))
+        left_in = tuple(
+            number
+            for number, plan in mixtures.items()
+            if plan.survey == survey.key and one.region in plan.given_back
+        )
+        became = _became(one, step, winner, left_in)
+        why = became
+        if not one.error and not unchanged(one):
+            gain = f"{100 * one.time_gained.value:.2g} % of the time"
+            why += f": {step} costs {one.accuracy_cost.value:.3g} alone and saves {gain}"
+        in_file = (named(built, name) for name in (one.region, *one.layers, *one.nodes))
+        precision = next(filter(None, in_file), "") if winner[1] else ""
+        regions.append(RegionTold(one, precision, left_in, became, why))
     return SurveyTold(
         survey.key,
         str(survey.plan),
@@ -149,28 +99,11 @@ def told(
     )
 
 
-def _in_winner(one: RegionCost, built: Mapping[str, str]) -> str:
-    """Return the precision of a region's main node in the winner's file, else of its layers."""
-    found = (named(built, name) for name in (one.region, *one.layers, *one.nodes))
-    return next(filter(None, found), "")
-
-
-def _became(
-    one: RegionCost, step: str, winner: tuple[int, bool], instead: str, *, given: bool
-) -> str:
+def _became(one: RegionCost, step: str, winner: tuple[int, bool], left_in: Sequence[int]) -> str:
     if one.error:
         return f"not measured: {one.error}"
     if unchanged(one):
         return f"left in float by {step} itself"
     if not winner[1]:
         return "the winner is of another precision"
-    if not given:
-        return f"{KEPT} in {step}"
-    return f"{GIVEN} to {instead}" if instead else f"{GIVEN} back to float"
-
-
-def _why(one: RegionCost, step: str, became: str) -> str:
-    if one.error or unchanged(one):
-        return became
-    gain = f"{100 * one.time_gained.value:.2g} % of the time"
-    return f"{became}: {step} costs {one.accuracy_cost.value:.3g} alone and saves {gain}"
+    return f"{GIVEN} back to float" if winner[0] in left_in else f"{KEPT} in {step}"

@@ -39,12 +39,11 @@ class Attempted:
 
 @dataclass(frozen=True)
 class MixtureTold:
-    """A plan that leaves some regions of a surveyed plan in another precision.
+    """A plan that leaves some regions of a surveyed plan in float.
 
     Attributes:
         survey: Key of the surveyed plan's trial.
         given_back: Regions that the surveyed precision was taken from, in the graph's order.
-        instead: Region -> the step that takes it in place of that; those left out stay in float.
         regions: How many there are.
         expected_cost: Single costs of the regions that keep the precision, added up.
         expected_gain: Single gains of those regions, added up: a share of the original's latency.
@@ -58,7 +57,6 @@ class MixtureTold:
 
     survey: str
     given_back: tuple[str, ...]
-    instead: Mapping[str, str]
     regions: int
     expected_cost: float
     expected_gain: float

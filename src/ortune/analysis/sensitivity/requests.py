@@ -19,10 +19,10 @@ class SensitivityRequest(SequenceRequest, BackendRequest, BudgetRequest):
     """Measure what each region of MODEL costs in accuracy and saves in time, one by one.
 
     A region is a layer with what runtimes fuse with it; --recipe says its lower precision. Its
-    accuracy cost is what the metric loses with this region alone at that precision; its time is
-    measured in place, once for all regions of equal structure. Both have intervals. What is worth
-    giving back comes first. Results are kept in the user's cache folder under all that they
-    depend on.
+    accuracy cost is what the metric loses with this region alone at that precision; the time that
+    it saves is its part of the profile, as much faster as the plan is. Both have intervals. What
+    is worth giving back comes first. Results are kept in the user's cache folder under all that
+    they depend on.
 
     Example:
         ortune sensitivity model.onnx --data samples/ --budget "top1>=base-0.01"

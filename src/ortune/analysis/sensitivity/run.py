@@ -1,23 +1,32 @@
-"""Measure what each region costs and saves alone, or return what an earlier call measured."""
+"""Measure what each region costs and saves alone, or return what an earlier call measured.
+
+Results are kept a file each in the user's cache folder, named by all that they depend on. None is
+ever needed: what cannot be read or written is measured again, or not kept, and whatever lies there
+is checked before it is used.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from ortune.analysis.sensitivity import store
 from ortune.analysis.sensitivity.requests import SensitivityRequest, budget_of
-from ortune.analysis.sensitivity.result import Sensitivity, again, ordered
 from ortune.core import reading
+from ortune.core.atomic_write import remove, write_text
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
-from ortune.core.errors import BadModel, BadSettings, Refused
+from ortune.core.errors import BadModel, BadSettings, OrtuneError, Refused
 from ortune.core.event import TimeLeft, noting
-from ortune.core.plugins import catalog, codec, sources
+from ortune.core.outputs import caches
+from ortune.core.plugins import catalog, codec, sources, stored
 from ortune.core.plugins.spelling import parse
+from ortune.core.result import TableResult
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Plan
 from ortune.experiment import measure
@@ -26,8 +35,8 @@ from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import read_header
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import ExperimentRequest
-from ortune.experiment.surveys.progress import SurveyProgress
-from ortune.experiment.surveys.run import survey
+from ortune.experiment.surveys.journal import SurveyProgress
+from ortune.experiment.surveys.run import LATE, survey
 from ortune.measurement.capabilities import demand
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.turns import ready
@@ -36,11 +45,78 @@ from ortune.model.io import file
 from ortune.quantization.roles import deciding
 from ortune.recipe.built import steps_key
 from ortune.recipe.space import clean
-from ortune.regions.survey import RegionCost, Survey, unchanged
+from ortune.regions.survey import RegionCost, SharedCost, Survey, worth
 
-LATE = "no time was left"
-"""How the error of a region begins that was not reached."""
 _CODE = "ortune.experiment.surveys.run"
+_LARGEST = 16 * 1024 * 1024
+"""Bytes of a kept result that is read."""
+_FILES = 256
+"""Results that are kept; the one written longest ago goes first."""
+
+
+@dataclass(frozen=True, repr=False)
+class Sensitivity(TableResult):
+    """What every region costs and saves alone.
+
+    Attributes:
+        model: Its file.
+        model_digest: Of it and its external data.
+        by: What was taken at a time: ``region``, ``node`` or ``op``.
+        recipe: The whole plan's steps.
+        precision: The step that decides.
+        on: The backend.
+        budget: Whose metric is lost.
+        budget_rule: How it was derived; empty when it was given.
+        unit: Of accuracy costs, in words.
+        samples: That costs were taken on.
+        regions: What is worth giving back first.
+        whole_cost: What all of them lose together.
+        shared: What neighbours lose each alone and together once, the most first.
+        not_reached: Regions that the time did not suffice for.
+        finished: ``done``, or ``time``.
+        seconds: What measuring took.
+        kept: The figures are from an earlier call.
+        notes: What a person should know.
+    """
+
+    headline = ("model", "precision", "on", "by", "whole_cost", "unit", "finished")
+    table = "regions"
+
+    model: str
+    model_digest: str
+    by: str
+    recipe: tuple[str, ...]
+    precision: str
+    on: str
+    budget: str
+    budget_rule: str
+    unit: str
+    samples: int
+    regions: tuple[RegionCost, ...]
+    whole_cost: float
+    not_reached: tuple[str, ...]
+    finished: str
+    seconds: float
+    machine: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    shared: tuple[SharedCost, ...] = ()
+    kept: bool = False
+    notes: tuple[str, ...] = ()
+
+    def result(self) -> dict[str, Any]:
+        """Return what ``--json`` shows; see ``docs/cli.md``."""
+        shown = {k: codec.encode(v) for k, v in vars(self).items() if k != "regions"}
+        ratios = [worth(region) for region in self.regions]
+        rows = [
+            {**codec.encode(region), "cost_per_time": ratio if math.isfinite(ratio) else None}
+            for region, ratio in zip(self.regions, ratios, strict=True)
+        ]
+        return {**shown, "regions": rows}
+
+
+def ordered(regions: Sequence[RegionCost]) -> tuple[RegionCost, ...]:
+    """Return regions with what is worth giving back first; of equal ones the costlier first."""
+    return tuple(sorted(regions, key=lambda one: (-worth(one), -one.accuracy_cost.value)))
 
 
 def run(asked: SensitivityRequest) -> Sensitivity:
@@ -70,13 +146,13 @@ def run(asked: SensitivityRequest) -> Sensitivity:
         context = replace(context, by_operator=header.by_operator)
         plan = _plan(Path(asked.model), steps, backend, offered)
         key = _key(context, plan, asked)
-        known = None if asked.fresh else store.find(key)
-        if known is not None:
-            return again(known, str(asked.model))
+        kept = None if asked.fresh else find(key)
+        if kept is not None:
+            return replace(kept, kept=True, model=str(asked.model))
         asked.sink(TimeLeft(asked.seconds))
-        found = _result(asked, context, plan, _surveyed(asked, context, plan), notes)
-    store.keep(key, found)
-    return found
+        result = _result(asked, context, plan, _surveyed(asked, context, plan), notes)
+    keep(key, result)
+    return result
 
 
 def _steps(texts: Sequence[str]) -> tuple[Step, ...]:
@@ -146,25 +222,12 @@ def _surveyed(asked: SensitivityRequest, context: Context, plan: Plan) -> Survey
     return found
 
 
-def reached(one: RegionCost, progress: SurveyProgress) -> bool:
-    """Whether there was time for a region; what its operators take stands for its gain if not."""
-    if one.error:
-        return not one.error.startswith(LATE)
-    return unchanged(one) or one.pattern in progress.gains
-
-
-def known(one: RegionCost) -> bool:
-    """Whether anything of a region is known: its cost may be where its time is not."""
-    return math.isfinite(one.accuracy_cost.value)
-
-
 def _result(
     asked: SensitivityRequest, context: Context, plan: Plan, found: Survey, notes: Sequence[str]
 ) -> Sensitivity:
     name = found.key if asked.by == "region" else f"{found.key}-{asked.by}"
-    progress = SurveyProgress(context.root, name)
-    begun = progress.begun
-    late = [one for one in found.regions if not reached(one, progress)]
+    begun = SurveyProgress(context.root, name).begun
+    late = [one for one in found.regions if one.error == LATE]
     at = deciding(plan.recipe.steps)
     assert at is not None
     return Sensitivity(
@@ -177,8 +240,8 @@ def _result(
         budget=str(context.budget),
         budget_rule=context.job.budget_rule,
         unit=found.unit,
-        samples=len(begun.drawn.places) if begun is not None else 0,
-        regions=ordered([one for one in found.regions if one not in late or known(one)]),
+        samples=len(begun.samples) if begun is not None else 0,
+        regions=ordered([one for one in found.regions if one not in late]),
         whole_cost=found.whole_cost,
         not_reached=tuple(one.region for one in late),
         finished="time" if late else "done",
@@ -188,3 +251,41 @@ def _result(
         shared=tuple(sorted(found.shared, key=lambda one: -one.cost)),
         notes=tuple(notes),
     )
+
+
+# --- kept results -------------------------------------------------------------------------------
+
+
+def _folder() -> Path | None:
+    """Return where results lie, there or not; None without a home."""
+    ours = caches()
+    return None if ours is None else ours / "sensitivity"
+
+
+def find(key: str) -> Sensitivity | None:
+    """Return what is kept under a key; None where there is nothing that can be used."""
+    home = _folder()
+    if home is None:
+        return None
+    try:
+        with (home / f"{key}.json").open("rb") as opened:
+            data = opened.read(_LARGEST + 1)
+        content = stored.loads(data) if len(data) <= _LARGEST else None
+        if not isinstance(content, dict) or content.pop("key", None) != key:
+            return None
+        return codec.decode(Sensitivity, content)
+    except (OSError, ValueError, OrtuneError):
+        return None
+
+
+def keep(key: str, result: Sensitivity) -> None:
+    """Keep a result that is whole; that it cannot be written changes nothing."""
+    home = _folder()
+    if home is None or result.finished != "done":
+        return
+    text = json.dumps({"key": key, **codec.encode(result)}, separators=(",", ":"))
+    with suppress(OSError, OrtuneError):
+        write_text(home / f"{key}.json", text + "\n", durable=False)
+        dated = sorted((path.stat().st_mtime, path) for path in home.glob("*.json"))
+        for _, old in dated[:-_FILES]:
+            remove(old)

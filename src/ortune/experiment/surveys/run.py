@@ -1,4 +1,4 @@
-"""Measure the regions of a plan one at a time: what each costs, and what it saves in place."""
+"""Measure the regions of a plan one at a time: what each costs in accuracy, and saves in time."""
 
 from __future__ import annotations
 
@@ -10,33 +10,55 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ortune.backends.cpu import Cpu
 from ortune.core.errors import OrtuneError, Refused
 from ortune.core.event import Note, Progress, Sink
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan
-from ortune.experiment.build import build_all
+from ortune.core.workload import spread
+from ortune.data.stream import Stream
+from ortune.experiment import measure
+from ortune.experiment.build import Files, build_all
 from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
-from ortune.experiment.surveys.accuracy import Accuracies
-from ortune.experiment.surveys.progress import SurveyProgress
-from ortune.experiment.surveys.timing import Timings
+from ortune.experiment.ledger import read_trials
+from ortune.experiment.surveys.journal import Begun, SurveyProgress
 from ortune.measurement.job import MAIN
-from ortune.measurement.process import Worker, WorkerFailed
-from ortune.measurement.timing.pairs import BaselineFailed
+from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, time_pair
+from ortune.measurement.timing.turns import ready
+from ortune.metrics.snr import Snr
 from ortune.model.io import file
 from ortune.quantization.roles import before_rounding, deciding
 from ortune.recipe.build import build_in
 from ortune.recipe.space import trial_key
-from ortune.regions.costs import AccuracyCost
-from ortune.regions.forms import Form, Forms, as_given, prepare
-from ortune.regions.gains import UNKNOWN, Gain
+from ortune.regions.costs import (
+    MOST,
+    NONE,
+    UNKNOWN,
+    AccuracyCost,
+    AccuracyRuns,
+    Loss,
+    Scored,
+    time_gained,
+    time_shares,
+)
 from ortune.regions.grouping import By
-from ortune.regions.survey import RegionCost, Survey, SurveyRequest
+from ortune.regions.survey import RegionCost, SharedCost, Survey, SurveyRequest
+from ortune.regions.switched import Form, Forms, as_given, prepare
 
-_ACCURACY, _LATEST = 0.5, 0.85
-"""Of a survey's time: what costs are planned to take, and when they end in any case."""
+LATE = "no time was left to measure it"
+"""The error of a region that was not reached."""
+_ORACLE = Cpu(level="basic")
+_PLANNED, _LATEST = 0.7, 0.95
+"""Of a survey's time: how many samples are run is planned for this share, and no region is begun
+after that."""
+_PAIR_S = 3.0
+"""Seconds of the plan against the original, where no trial tells."""
+_LITTLE = 0.01
+"""Of what the whole costs, below which what neighbours may share is not asked for."""
 _DRAFTS = "survey-"
-_LATE = "no time was left to measure it"
 
 
 def survey(
@@ -63,26 +85,25 @@ def survey(
     """
     plan = wanted.plan if isinstance(wanted, SurveyRequest) else wanted
     key = trial_key(job_key(context.job), plan)
-    known = SurveyProgress(context.root, key if by == "region" else f"{key}-{by}")
-    began, spent = clock(), known.seconds
-    for left in context.root.glob(f"{_DRAFTS}*"):  # of one that was killed
-        shutil.rmtree(left, ignore_errors=True)
+    progress = SurveyProgress(context.root, key if by == "region" else f"{key}-{by}")
+    began, spent = clock(), progress.seconds
+    for killed in context.root.glob(f"{_DRAFTS}*"):
+        shutil.rmtree(killed, ignore_errors=True)
     try:
         with TemporaryDirectory(dir=context.root, prefix=_DRAFTS) as folder:
-            until = began + seconds
-            made = _Survey(context, plan, by, known, Path(folder), sink, until, clock)
-            found = made.run(live)
+            running = _Survey(context, plan, by, progress, Path(folder), sink, clock)
+            result = running.run(seconds, live)
     except BaselineFailed as error:
         if error.worker is live:
             raise
-        found = Survey(key, plan, (), math.nan, error=error.failure.reason)
+        result = Survey(key, plan, (), math.nan, error=error.failure.reason)
     except WorkerFailed as error:
-        found = Survey(key, plan, (), math.nan, error=error.failure.reason)
+        result = Survey(key, plan, (), math.nan, error=error.failure.reason)
     except OrtuneError as error:
-        found = Survey(key, plan, (), math.nan, error=error.what)
-    if found.error:
-        sink(Note(f"regions of {plan} are not measured: {found.error}"))
-    return replace(found, key=key, seconds=spent + clock() - began)
+        result = Survey(key, plan, (), math.nan, error=error.what)
+    if result.error:
+        sink(Note(f"regions of {plan} are not measured: {result.error}"))
+    return replace(result, key=key, seconds=spent + clock() - began)
 
 
 class _Survey:
@@ -93,10 +114,9 @@ class _Survey:
         context: Context,
         plan: Plan,
         by: By,
-        known: SurveyProgress,
+        progress: SurveyProgress,
         folder: Path,
         sink: Sink,
-        until: float,
         clock: Callable[[], float],
     ) -> None:
         if list(context.models) != [MAIN]:
@@ -108,35 +128,49 @@ class _Survey:
             raise Refused(f"no step of {plan.recipe.name} decides a precision", fix="add one")
         step = plan.recipe.steps[at]
         assert isinstance(step, Quantizer)
-        self._context, self._plan, self._known = context, plan, known
-        self._folder, self._sink, self._until, self._clock = folder, sink, until, clock
+        self._context, self._plan, self._progress = context, plan, progress
+        self._folder, self._sink, self._clock = folder, sink, clock
         self._step, self._before, self._by = step, plan.recipe.steps[:at], by
+        self._last = clock()
 
-    def run(self, live: Worker) -> Survey:
-        """Take costs, then gains."""
-        began, left = self._clock(), self._until - self._clock()
+    def run(self, seconds: float, live: Worker) -> Survey:
+        """Take the regions' costs, and their times from the profile."""
+        began = self._clock()
         files = build_all(self._context, self._plan, self._sink)
         given = self._built(self._before)
+        ratio = self._ratio(files, live)
         forms, plain = self._forms(given)
-        accuracy = Accuracies(self._context, self._known, self._folder, self._sink, self._clock)
-        unit, whole, forms = accuracy.taken(
-            forms,
-            plain,
-            files.paths[MAIN],
-            began + _ACCURACY * left,
-            began + _LATEST * left,
-            lambda: self._forms(given, joint=False)[0],
+        planned, latest = began + _PLANNED * seconds, began + _LATEST * seconds
+        try:
+            unit, whole = self._take_costs(forms, plain, files.paths[MAIN], planned, latest)
+        except Refused:  # the joint model answers otherwise: each region in a model of its own
+            forms, plain = self._forms(given, joint=False)
+            unit, whole = self._take_costs(forms, plain, files.paths[MAIN], planned, latest)
+        shares = time_shares(
+            as_given(given, self._step),
+            [form.region for form in forms.all],
+            self._context.by_operator,
         )
-        timing = Timings(
-            self._context, self._plan, self._known, self._sink, self._until, self._clock
-        )
-        timing.take(files, as_given(given, self._step), forms, live)
-        regions = tuple(
-            _joined(form, self._known.costs.get(form.region.name), timing.of(form))
-            for form in forms.all
-        )
-        shared = tuple(self._known.shared.values())
+        regions = tuple(self._region(form, shares[form.region.name], ratio) for form in forms.all)
+        shared = tuple(self._progress.shared.values())
         return Survey("", self._plan, regions, whole, unit, shared=shared)
+
+    def _region(self, form: Form, share: float, ratio: float) -> RegionCost:
+        """Put together what is known of a region."""
+        region, cost = form.region, self._progress.costs.get(form.region.name)
+        return RegionCost(
+            region.name,
+            region.nodes,
+            region.pattern,
+            region.ops,
+            UNKNOWN if cost is None or cost.error else cost.cost,
+            time_gained(share, ratio) if form.changes else NONE,
+            form.saved,
+            LATE if cost is None else cost.error,
+            region.layers,
+        )
+
+    # --- models -----------------------------------------------------------------------------
 
     def _built(self, steps: Sequence[Step]) -> Path:
         """Return the model as some of the recipe's first steps make it."""
@@ -154,12 +188,12 @@ class _Survey:
         plain = self._built(before_rounding(self._before))
         if plain != given:
             try:
-                return self._made_of(plain, given, joint=joint), plain
+                return self._forms_of(plain, given, joint=joint), plain
             except Refused:
                 pass
-        return self._made_of(given, given, joint=joint), given
+        return self._forms_of(given, given, joint=joint), given
 
-    def _made_of(self, plain: Path, given: Path, *, joint: bool) -> Forms:
+    def _forms_of(self, plain: Path, given: Path, *, joint: bool) -> Forms:
         ranges = self._context.root / "artefacts" / "ranges" / file.digest(given)[:16]
         self._sink(Progress("quantizing regions alone"))
         return prepare(
@@ -171,19 +205,107 @@ class _Survey:
             sink=self._sink,
         )
 
+    # --- time -------------------------------------------------------------------------------
 
-def _joined(form: Form, cost: AccuracyCost | None, gain: Gain) -> RegionCost:
-    """Put together what is known of a region."""
-    region = form.region
-    error = _LATE if cost is None else cost.error or gain.error
-    return RegionCost(
-        region.name,
-        region.nodes,
-        region.pattern,
-        region.ops,
-        UNKNOWN if cost is None or cost.error else cost.cost,
-        gain.gained,
-        form.saved,
-        error,
-        region.layers,
-    )
+    def _ratio(self, files: Files, live: Worker) -> float:
+        """Return the plan's latency over the original's: of its trial, or of a pair timed now."""
+        trials = read_trials(self._context.root)
+        for trial in trials:
+            if trial.plan.spelled == self._plan.spelled and trial.ratio is not None:
+                return trial.ratio.value
+        with measure.start(self._context, files.paths, self._plan.backend, "regions") as worker:
+            ready(worker)
+            pair = time_pair(live, worker, Effort(seconds=_PAIR_S, decide=False, burst=0.1))
+        return stats.ratio([pair], learnt=measure.learnt(trials)).value
+
+    # --- accuracy ---------------------------------------------------------------------------
+
+    def _take_costs(
+        self, forms: Forms, plain: Path, whole: Path, planned: float, latest: float
+    ) -> tuple[str, float]:
+        """Run each region alone, then neighbours that lose much together, until the time is up.
+
+        Args:
+            plain: The model that the forms were made of.
+            whole: The plan's model.
+            planned: As many samples are run as fit until then.
+            latest: No region is begun after it.
+
+        Returns:
+            The unit of costs, and what the whole costs.
+
+        Raises:
+            Refused: The joint model answers otherwise than that in float.
+            WorkerFailed: The float model does not run.
+        """
+        progress, metric = self._progress, self._context.budget.metric
+        if self._context.evaluate:
+            metric = Snr(share=0)
+        begun = progress.begun
+        taken = all(form.region.name in progress.costs for form in forms.all)
+        if begun is not None and taken and not self._pairs(forms):
+            return Loss.of(metric).unit, begun.whole.value
+        with AccuracyRuns(
+            forms, self._scored(), metric, self._folder, self._start, self._clock
+        ) as runs:
+            if begun is None:
+                begun = Begun(*runs.begin(max(0.0, planned - self._clock()), whole))
+            else:
+                runs.resume(begun.samples)
+            if forms.switches:
+                runs.check(plain)
+            if progress.begun is None:
+                self._record(begun)
+            for at, form in enumerate(forms.all):
+                if form.region.name in progress.costs:
+                    continue
+                if form.changes and self._clock() > latest:
+                    break
+                self._sink(Progress("running regions alone", at, len(forms.all)))
+                self._record(runs.alone(form))
+            for one, two in self._pairs(forms):
+                if self._clock() > latest:
+                    break
+                both = runs.together((forms.named(one), forms.named(two))).value
+                single = [progress.costs[name].cost.value for name in (one, two)]
+                shared = max(0.0, min(*single, sum(single) - both))
+                self._record(SharedCost(one, two, shared))
+        return runs.loss.unit, begun.whole.value
+
+    def _record(self, entry: Begun | AccuracyCost | SharedCost) -> None:
+        last, self._last = self._last, self._clock()
+        self._progress.add(entry, self._last - last)
+
+    def _pairs(self, forms: Forms) -> list[tuple[str, str]]:
+        """Return the neighbours whose shared cost is not known and may be much, the most first."""
+        progress = self._progress
+        if progress.begun is None:
+            return []
+        losses = {n: cost.cost.value for n, cost in progress.costs.items() if not cost.error}
+        switched = {form.region.name for form in forms.all if form.switch is not None}
+        lesser = {
+            pair: min(losses[name] for name in pair)
+            for pair in forms.pairs
+            if pair not in progress.shared and set(pair) <= losses.keys() & switched
+        }
+        least = _LITTLE * progress.begun.whole.value
+        much = (pair for pair in lesser if lesser[pair] > least)
+        return sorted(much, key=lambda pair: -lesser[pair])
+
+    def _scored(self) -> Scored:
+        """Return the samples of the search's part; those that were recorded have no labels."""
+        if self._context.evaluate:
+            return Scored(spread(len(Stream(self._context.feeds[MAIN])), MOST))
+        part = self._context.parts["search"]
+        return Scored(part.indices, part.labels)
+
+    def _start(self, path: Path, label: str) -> Worker:
+        context = self._context
+        backend = replace(_ORACLE, custom_ops=context.materials[MAIN].custom_ops)
+        folder = worker_folder(context.root / "workers", label)
+        job = context.worker_job({MAIN: path}, backend, folder)
+        return Worker(
+            job,
+            timeout_s=max(context.timeout_s, context.deadlines.judged_s),
+            memory_limit=context.memory_limit,
+        )

@@ -99,7 +99,7 @@ def _mixtures(found: Explanation) -> Iterator[Block]:
     yield Heading("Plans that leave regions out")
     yield Text(
         "The loss is that of the budget's metric over what the budget lets a plan lose. What was "
-        "expected is what single regions add up to, corrected by plans measured before."
+        "expected is what single regions add up to, by plans measured before."
     )
     head = ("plan", "left out", "loss: expected", "measured", "latency ratio: expected")
     rows = tuple(_mixed(one, one.mixture) for one in mixed if one.mixture is not None)
@@ -110,20 +110,12 @@ def _mixtures(found: Explanation) -> Iterator[Block]:
 def _mixed(one: PlanTold, held: MixtureTold) -> tuple[str, ...]:
     return (
         str(one.number),
-        f"{len(held.given_back)} of {held.regions}: {_names(held)}",
+        f"{len(held.given_back)} of {held.regions}: {', '.join(held.given_back)}",
         _figure(held.expected_lost),
         _figure(held.lost),
         _figure(held.expected_ratio),
         _ratio(one.ratio),
         "; ".join(filter(None, ("the winner" if one.winner else one.outcome, held.why))),
-    )
-
-
-def _names(held: MixtureTold) -> str:
-    """Name the regions that are left out, those that another step takes with it."""
-    return ", ".join(
-        f"{name} ({held.instead[name]})" if name in held.instead else name
-        for name in held.given_back
     )
 
 
@@ -190,7 +182,7 @@ def plan(one: PlanTold) -> list[Block]:
 
 def _left(held: MixtureTold) -> str:
     every = wording.count(held.regions, "region")
-    text = f"It leaves {len(held.given_back)} of {every} out: {_names(held)}."
+    text = f"It leaves {len(held.given_back)} of {every} out: {', '.join(held.given_back)}."
     if held.expected_lost is not None:
         text += (
             f" Expected loss {_figure(held.expected_lost)} of what the budget allows, measured "

@@ -1,24 +1,31 @@
-"""Precision by region: what each costs and brings, as a picture and as rows, alike in one."""
+"""Regions in blocks: what each costs and saves alone, and what a search made of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ortune.analysis.explanation.result import GIVEN, KEPT, RegionTold, SurveyTold
-from ortune.analysis.sensitivity.result import worth
 from ortune.core.section import Block, Heading, Point, Scatter, Table, Text
 from ortune.core.trial import Interval
 from ortune.core.wording import count
-from ortune.regions.survey import RegionCost
+from ortune.regions.survey import RegionCost, unchanged, worth
+from ortune.reporting.blocks import Part
+
+if TYPE_CHECKING:
+    from ortune.analysis.sensitivity.run import Sensitivity
 
 T = TypeVar("T")
 
-_SHOWN = 24
+_SHOWN = 30
 """Rows of a table that is not asked for whole."""
-_NAMED = 4
+_NAMED = 8
+"""Regions or pairs of them that a sentence names."""
+_MARKED = 4
 """Of the costliest regions, that are named in the picture."""
+_MUCH = 0.05
+"""Of what all regions cost together, from which what two neighbours share is told."""
 LOW, FLOAT, OTHER = "best", "original", "other"
 LEGEND = (
     (LOW, "at this precision in the winner"),
@@ -98,8 +105,8 @@ def drawn(region: RegionCost) -> bool:
 def _outstanding(regions: Sequence[RegionCost]) -> tuple[int, ...]:
     """Return the places of the costliest regions, then of those that save most."""
     places = range(len(regions))
-    costly = sorted(places, key=lambda at: -regions[at].accuracy_cost.value)[:_NAMED]
-    saving = sorted(places, key=lambda at: -regions[at].time_gained.value)[: _NAMED // 2]
+    costly = sorted(places, key=lambda at: -regions[at].accuracy_cost.value)[:_MARKED]
+    saving = sorted(places, key=lambda at: -regions[at].time_gained.value)[: _MARKED // 2]
     return tuple(dict.fromkeys((*costly, *saving)))
 
 
@@ -189,3 +196,96 @@ def _summary(found: SurveyTold) -> str:
     single = sum(one.cost.accuracy_cost.value for one in found.regions if not one.cost.error)
     told += f". All together cost {number(found.whole_cost)}{unit}"
     return f"{told}; their single costs add up to {number(single)}."
+
+
+# --- sensitivity --------------------------------------------------------------------------------
+
+
+def sensitivity_parts(found: Sensitivity, *, every: bool = False) -> tuple[Part, ...]:
+    """Return the table, what follows from it, and the picture.
+
+    Args:
+        found: The figures.
+        every: All rows, and each region in its own.
+    """
+    title = f"{found.precision} by {found.by}, on {found.on}"
+    made: list[Block] = [Heading(title), Text(_whole(found))]
+    if sum(map(drawn, found.regions)) > 1:
+        made.append(sensitivity_picture(found))
+    groups = [[one] for one in found.regions]
+    if not every:
+        groups = folded(found.regions, lambda one: (one.pattern, one.error))
+    shown = groups if every else groups[:_SHOWN]
+    made.append(_sensitivity_table(shown, found))
+    if more := len(groups) - len(shown):
+        made.append(Text(f"{count(more, 'row')} more; -v shows all."))
+    made += _ending(found)
+    return (Part("sensitivity", tuple(made)),)
+
+
+def sensitivity_picture(found: Sensitivity) -> Scatter:
+    """Draw what each region costs against what it saves."""
+    return picture([(one, OTHER) for one in found.regions], found.unit)
+
+
+def _sensitivity_table(groups: Sequence[Sequence[RegionCost]], found: Sensitivity) -> Table:
+    nodes = found.by != "node"
+    head = (found.by, "layers", *(("nodes",) if nodes else ()), "accuracy cost", "time saved, %")
+    rows = tuple(
+        (
+            name(group),
+            operators(group[0]),
+            *((str(len(group[0].nodes)),) if nodes else ()),
+            *_figures(group),
+        )
+        for group in groups
+    )
+    marks = tuple("lose" if group[0].error else "" for group in groups)
+    return Table((*head, "cost for 1 % of the time"), rows, marks)
+
+
+def _figures(group: Sequence[RegionCost]) -> tuple[str, str, str]:
+    first = group[0]
+    if first.error:
+        return cost(group), "-", first.error
+    if unchanged(first):
+        return "-", "-", "left in float by the step itself"
+    ratios = sorted(worth(one) for one in group)
+    each = dict.fromkeys(_ratio(value / 100) for value in (ratios[0], ratios[-1]))
+    return cost(group), gain(group), " to ".join(each)
+
+
+def _ratio(value: float) -> str:
+    if value == float("inf"):
+        return "saves nothing"
+    return "-" if value == float("-inf") else number(value)
+
+
+def _whole(found: Sensitivity) -> str:
+    unit = f" ({found.unit})" if found.unit else ""
+    counted = count(len(found.regions), "region")
+    told = {"node": counted.replace("region", "node"), "op": counted.replace("region", "operator")}
+    kept = "kept from an earlier call" if found.kept else f"measured in {found.seconds:.0f} s"
+    return (
+        f"{told.get(found.by, counted)}, {kept}, on {count(found.samples, 'sample')}. All "
+        f"together cost {number(found.whole_cost)}{unit}."
+    )
+
+
+def _ending(found: Sensitivity) -> list[Block]:
+    made: list[Block] = []
+    much = [one for one in found.shared if one.cost >= _MUCH * found.whole_cost > 0]
+    if much:
+        pairs = "; ".join(f"{one.one} and {one.two} {number(one.cost)}" for one in much[:_NAMED])
+        text = (
+            f"Lost by either of two neighbours alone, and by both together once: {pairs}. "
+            "Giving one of them back alone brings none of it."
+        )
+        made.append(Text(text))
+    if found.not_reached:
+        names = ", ".join(found.not_reached[:_NAMED])
+        more = len(found.not_reached) - _NAMED
+        rest = f" and {count(more, 'other')}" if more > 0 else ""
+        text = f"Not reached, for lack of time: {names}{rest}. Give more --time."
+        made.append(Text(text, "warn"))
+    return made

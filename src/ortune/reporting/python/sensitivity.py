@@ -6,17 +6,17 @@ from pathlib import Path
 
 from ortune.analysis.sensitivity import run as measuring
 from ortune.analysis.sensitivity.requests import SensitivityRequest
-from ortune.analysis.sensitivity.result import Sensitivity
+from ortune.analysis.sensitivity.run import Sensitivity
 from ortune.core.atomic_write import write_text
 from ortune.core.outputs import free
 from ortune.core.request import verb
 from ortune.reporting.html import page
 from ortune.reporting.precision import drawing
-from ortune.reporting.precision.measured import parts, picture
+from ortune.reporting.precision.regions import sensitivity_parts, sensitivity_picture
 
 _FOOT = (
-    "Accuracy costs are of a region alone, all others in float; time was measured in place, once "
-    "for all regions of equal structure."
+    "Accuracy costs are of a region alone, all others in float; the time saved is its part of the "
+    "original's profile, as much faster as the plan is."
 )
 
 
@@ -38,5 +38,5 @@ def draw(found: Sensitivity, plot: Path) -> Path:
     """Write the picture, in a page with the table where the name ends in .html."""
     if plot.suffix.lower() in (".html", ".htm"):
         name = f"{Path(found.model).name}: {found.precision} by {found.by}"
-        return write_text(plot, page(name, parts(found, every=True), _FOOT))
-    return drawing.write(picture(found), plot, force=True)
+        return write_text(plot, page(name, sensitivity_parts(found, every=True), _FOOT))
+    return drawing.write(sensitivity_picture(found), plot, force=True)

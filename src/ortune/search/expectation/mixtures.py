@@ -1,43 +1,91 @@
 """Mixtures that surveys of regions lead to: which to try next, and what each should bring.
 
-Times of regions add nearly and so do their losses (arXiv 2505.13060): an integer programme over
-them finds the fastest mixture that loses no more than the budget allows. What the whole plan lost
-tells how much the sum of single losses is in the budget's measure; each mixture that was measured
-tells it again, nearer to the limit. Where integer weights alone were measured on the same backend,
-a region may take them in the place of float.
+Regions go back to float in the order of what they bring (`ortune.regions.choice`). How many is
+found by trials: between the mixture that keeps the budget with fewest in float and the one that
+fails it with most, the fewest are tried whose loss, drawn straight between what these two lost,
+keeps a little less than what is allowed. Each trial is of the mixture whole, so that a wrong guess
+costs one step and never goes round in circles.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ortune.core.budget import Budget
 from ortune.core.trial import Plan, Status, Trial
-from ortune.regions.mixing import GivenBack, mixed, parted
-from ortune.regions.programme import Both, Choice, Solution, solve
-from ortune.regions.survey import RegionCost, Survey
+from ortune.regions.choice import Costs, mixed, parted
+from ortune.regions.survey import Survey
 from ortune.search.expectation.candidates import REGIONS, Candidate
 from ortune.search.expectation.expectations import Expectations, Expected
-from ortune.search.expectation.losses import LossCurve, curves
-from ortune.search.expectation.mixture import Mixture
-from ortune.search.expectation.storing import Storing
 from ortune.search.expectation.strain import floor, lost
+from ortune.search.expectation.surrogate import Normal
 from ortune.search.policy import View
 
 MOST = 4
-"""Mixtures of a survey that are tried."""
+"""Mixtures of a survey that are tried: two or three find the limit, and each takes the time of
+another plan."""
 _AIM = 0.9
-"""Share of the allowed loss that a mixture is solved for: near the limit the answer is luck."""
+"""Share of the allowed loss that a mixture aims at: near the limit the answer is luck."""
 _LEAST_GAIN = 0.99
-"""A further mixture must be expected to take less than this share of the best before it."""
+"""A further mixture must be expected to take less than this share of the best before it: less is
+not told apart by a trial."""
 _REBUILT = 0.3
 """Of what the surveyed plan took to build: the kit's observations are known (a quarter, twice)."""
-_TINY = 0.001
-"""Share of the original's latency below which a gain that may be none counts as none."""
-_FLOAT, _STORED, _OWN = "float", "weights", "plan"
+_FAR = 2.0
+"""Times of what it may that a plan loses, from which most of its loss has to go back."""
+_SLOWER = (0.25, 4.0)
+"""How far time that was lost may be from what was expected, for the next: more is noise."""
+_LOSS_SD = (0.5, 0.25)
+"""Standard deviation of the logarithm of a loss: by the whole plan alone, and by a mixture."""
+_TIME_SD = (0.06, 0.03)
+"""Of the logarithm of a ratio, likewise."""
+_RUNS = 0.97
+"""The chance that a mixture builds and runs: its plan did."""
+_NAMED = 3
+"""Regions whose names a reason gives."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A survey's plan with some regions in float, and what is expected of it.
+
+    Attributes:
+        left: Regions in float, in the graph's order.
+        ratio: Of its latency to the original's.
+        lost: Over what may be lost.
+        first: No mixture of the survey was measured before it.
+    """
+
+    survey: Survey
+    plan: Plan
+    left: tuple[str, ...]
+    ratio: float
+    lost: float
+    first: bool
+
+    @property
+    def latency(self) -> Normal:
+        """Logarithm of its ratio."""
+        return Normal(math.log(self.ratio), _TIME_SD[not self.first])
+
+    @property
+    def keeps(self) -> float:
+        """The chance that it keeps the budget."""
+        if self.lost <= 0:
+            return _RUNS
+        return _RUNS * Normal(math.log(self.lost), _LOSS_SD[not self.first]).below(0.0)
+
+    @property
+    def why(self) -> str:
+        """The short form of where it comes from."""
+        names = ", ".join(self.left[:_NAMED]) + ", ..." * (len(self.left) > _NAMED)
+        return (
+            f"regions: {len(self.left)} of {len(self.survey.regions)} in float ({names}): "
+            f"expected ratio {self.ratio:.2f}, {self.lost:.2f} of the allowed loss"
+        )
 
 
 @dataclass(frozen=True)
@@ -47,16 +95,16 @@ class Mixing:
     Attributes:
         whole: The trial of the surveyed plan.
         mixtures: Trials of its mixtures where the plan runs, in order.
-        storing: What integer weights alone bring there; None where that is not known.
         floor: What the float model loses there over what may be lost: no region gives it back.
+        costs: Of the survey's regions.
     """
 
     survey: Survey
     budget: Budget
     whole: Trial
-    mixtures: Sequence[Trial] = field(default=())
-    storing: Storing | None = None
-    floor: float = 0.0
+    mixtures: Sequence[Trial]
+    floor: float
+    costs: Costs
 
     @classmethod
     def of(cls, survey: Survey, view: View) -> Mixing | None:
@@ -64,175 +112,117 @@ class Mixing:
         whole = view.find(survey.plan)
         if whole is None or view.budget is None or survey.error:
             return None
-        if whole.ratio is None or not _scored(whole):
+        if whole.ratio is None or not _is_scored(whole):
             return None
-        found = [t for t in view.trials if t.part == "search" and _mixes(survey, t)]
+        trials = [t for t in view.trials if t.part == "search" and _is_mixture(survey, t)]
         lowest = floor(view, whole.plan.backend)
-        return cls(survey, view.budget, whole, found, Storing.of(whole, view), lowest)
-
-    def before(self, trial: Trial) -> Mixing:
-        """Return what was known when one of its mixtures was proposed."""
-        at = self.mixtures.index(trial)
-        return replace(self, mixtures=self.mixtures[:at])
-
-    def expected(self, trial: Trial) -> Mixture:
-        """Return what was expected of one of its mixtures when it was proposed."""
-        parts, before = _parts(self.survey, trial), self.before(trial)
-        by = next((curve for curve, found in before._found if found == parts), None)
-        return before._mixture(parts, by or next(iter(before._curves), None), trial.plan)
+        return cls(survey, view.budget, whole, trials, lowest, Costs.of(survey))
 
     def lost(self, trial: Trial) -> float | None:
         """Return what a trial lost over what it may; None where it was not scored."""
         return lost(trial.score, self.budget) if trial.score is not None else None
 
+    def expected(self, trial: Trial) -> Mixture:
+        """Return what was expected of one of its mixtures when it was proposed."""
+        before = replace(self, mixtures=self.mixtures[: self.mixtures.index(trial)])
+        return before._mixture(_in_float(self.survey, trial), trial.plan)
+
     def next(self) -> Mixture | None:
         """Return the mixture to try now; None where there is none worth it."""
-        if len(self.mixtures) >= MOST or self.floor >= _AIM:
+        fails, keeps = self._bounds
+        if len(self.mixtures) >= MOST or self.floor >= _AIM or fails is None:
             return None
-        tried = [_parts(self.survey, t) for t in self.mixtures]
-        best = min((t.ratio.value for t in self._kept if t.ratio), default=math.inf)
-        for curve, parts in self._found:
-            made = self._mixture(parts, curve)
-            if parts not in tried and made.ratio < _LEAST_GAIN * best:
-                return made
-        return None
+        in_float = set(self.costs.unmeasured)
+        for names in [(), *self.costs.order()[:-1]]:  # behind the last nothing of the plan is left
+            in_float |= set(names)
+            summed = self.costs.loss(in_float)
+            if in_float and summed < fails[0] and self._lost_at(summed) <= _AIM:
+                break
+        else:
+            return None
+        if summed <= keeps[0]:
+            return None
+        mixture = self._mixture(frozenset(in_float))
+        best = min(
+            (t.ratio.value for t in self.mixtures if t.ratio and _keeps(t)), default=math.inf
+        )
+        return mixture if mixture.ratio < _LEAST_GAIN * best else None
 
-    @cached_property
-    def _found(self) -> Sequence[tuple[LossCurve | None, GivenBack]]:
-        """Return which regions are best given back by each curve, where some are, not all."""
-        # Where no region costs anything, and the plan keeps the budget, all is allowed.
-        free: list[LossCurve | None] = [None] if self._kept and not self._curves else []
-        found = []
-        for curve in [*self._curves, *free]:
-            room = math.inf if curve is None else curve.room(self._above(_AIM))
-            solution = solve(self._choices, (), room, pairs=self._shared)
-            if solution is not None and solution.of(_OWN):
-                parts = self._given(solution)
-                found += [(curve, parts)] if parts else []
-        return found
-
-    def _given(self, solution: Solution) -> GivenBack:
-        left = frozenset({*solution.of(_FLOAT), *self._unmeasured})
-        stored = frozenset(solution.of(_STORED))
-        step = self.storing.step if stored and self.storing is not None else None
-        return GivenBack(left, stored, step)
-
-    # --- time -------------------------------------------------------------------------------
-
-    def _mixture(
-        self, parts: GivenBack, curve: LossCurve | None, plan: Plan | None = None
-    ) -> Mixture:
-        left, stored = self._named(parts.left), self._named(parts.stored)
+    def _mixture(self, in_float: frozenset[str], plan: Plan | None = None) -> Mixture:
         if plan is None:
-            plan = Plan(mixed(self.survey, parts), self.survey.plan.backend)
-        summed = self._summed(parts)
-        gone = curve.at(summed) * (1 - self.floor) + self.floor if curve else 0.0
-        factor = gone / summed if summed else 1.0
-        first, ratio = not self.mixtures, self._ratio(parts)
-        return Mixture(self.survey, plan, left, stored, ratio, gone, factor, first)
-
-    def _named(self, regions: frozenset[str]) -> tuple[str, ...]:
-        return tuple(r.region for r in self.survey.regions if r.region in regions)
-
-    def _ratio(self, parts: GivenBack) -> float:
-        """Return the expected ratio: the plan's, and what regions given back do not save."""
-        assert self.whole.ratio is not None
-        back = self._pace * self._given_back(parts)
-        return max(0.1 * self.whole.ratio.value, self.whole.ratio.value + back)
-
-    def _given_back(self, parts: GivenBack) -> float:
-        """Return what regions save as the plan has them, and no longer as they are."""
-        share = self.storing.gains if self.storing is not None else 0.0
-        back = dict.fromkeys(parts.left, 1.0) | dict.fromkeys(parts.stored, 1.0 - share)
-        found = (
-            back[r.region] * r.time_gained.value for r in self.survey.regions if r.region in back
+            plan = Plan(mixed(self.survey, in_float), self.survey.plan.backend)
+        left = tuple(r.region for r in self.survey.regions if r.region in in_float)
+        return Mixture(
+            self.survey,
+            plan,
+            left,
+            self._ratio(in_float),
+            self._lost_at(self.costs.loss(in_float)) * (1 - self.floor) + self.floor,
+            first=not self.mixtures,
         )
-        return math.fsum(gained for gained in found if math.isfinite(gained))
 
-    @cached_property
-    def _pace(self) -> float:
-        """Return what the last mixture lost in time over what its regions were to lose."""
+    def _ratio(self, in_float: frozenset[str]) -> float:
+        """Return the expected ratio: the plan's, and what regions in float do not save, as the
+        last mixture was slower than expected."""
         assert self.whole.ratio is not None
-        for trial in reversed(self.mixtures):
-            back = self._given_back(_parts(self.survey, trial))
-            if trial.ratio is not None and back > _TINY:
-                found = (trial.ratio.value - self.whole.ratio.value) / back
-                return min(4.0, max(0.25, found))
-        return 1.0
+        own, pace = self.whole.ratio.value, 1.0
+        for trial in self.mixtures:
+            back = self.costs.time(_in_float(self.survey, trial))
+            if trial.ratio is not None and back > 0:
+                pace = min(_SLOWER[1], max(_SLOWER[0], (trial.ratio.value - own) / back))
+        return max(0.1 * own, own + pace * self.costs.time(in_float))
 
-    # --- accuracy ---------------------------------------------------------------------------
+    def _lost_at(self, summed: float) -> float:
+        """Return what regions lose over what is left to them to lose.
 
-    @cached_property
-    def _choices(self) -> Mapping[str, Sequence[Choice]]:
-        """What makes no difference stays as it is: the plan's step leaves it in float already."""
-        return {region.region: tuple(self._offered(region)) for region in self.survey.regions}
-
-    def _offered(self, region: RegionCost) -> Iterator[Choice]:
-        """Yield the plan's precision first, then integer weights where they help, then float."""
-        own, known = Choice(_OWN, -_gain(region), _cost(region)), self.storing
-        yield own
-        if not own.time and not own.cost:
-            return
-        if known is not None and known.takes(region.ops) and own.measured and own.time < 0:
-            yield Choice(_STORED, known.gains * own.time, known.loses * own.cost)
-        yield Choice(_FLOAT, 0.0, 0.0)
-
-    @cached_property
-    def _unmeasured(self) -> frozenset[str]:
-        return frozenset(name for name, (own, *_) in self._choices.items() if not own.measured)
-
-    @cached_property
-    def _shared(self) -> Sequence[Both]:
-        """What neighbours lose once where both are as the plan has them.
-
-        Of what was not measured nothing is in the sums, and so nothing twice.
+        Args:
+            summed: Of single losses.
         """
-        return [
-            Both(pair.one, pair.two, _OWN, pair.cost)
-            for pair in self.survey.shared
-            if not self._unmeasured & {pair.one, pair.two}
-        ]
-
-    def _summed(self, parts: GivenBack) -> float:
-        """Return the single losses of what is not given back, without what is counted twice."""
-        loses = self.storing.loses if self.storing is not None else 0.0
-        share = dict.fromkeys(parts.left, 0.0) | dict.fromkeys(parts.stored, loses)
-        taken = (
-            share.get(name, 1.0) * own.cost
-            for name, (own, *_) in self._choices.items()
-            if own.measured
-        )
-        back = parts.left | parts.stored
-        once = (-pair.cost for pair in self._shared if not back & {pair.one, pair.two})
-        return max(0.0, math.fsum([*taken, *once]))
+        fails, keeps = self._bounds
+        if fails is None or fails[0] <= keeps[0]:
+            return 0.0
+        slope = (fails[1] - keeps[1]) / (fails[0] - keeps[0])
+        return max(0.0, keeps[1] + (summed - keeps[0]) * slope)
 
     @cached_property
-    def _curves(self) -> Sequence[LossCurve]:
-        points = [
-            (self._summed(_parts(self.survey, trial)), self._above(gone))
-            for trial in (self.whole, *self.mixtures)
-            if _scored(trial) and (gone := self.lost(trial)) is not None
-        ]
-        return curves(points, self.survey.whole_cost, bool(self._unmeasured))
+    def _bounds(self) -> tuple[tuple[float, float] | None, tuple[float, float]]:
+        """Return sum of single losses and what was lost, of what fails the budget with the least
+        and of what keeps it with the most below that; the float model keeps it.
+
+        The plan is one of them. What it loses stands for the sum where that lacks regions, or
+        where, before a mixture was measured, so much goes back that the others lose as they do
+        alone; and a sum that is more than it counts as no more.
+        """
+        summed, alone = self.costs.loss(), self.survey.whole_cost
+        if math.isfinite(alone) and alone > 0:
+            far = not self.mixtures and self._above(self.lost(self.whole) or 0.0) > _FAR
+            if far or self.costs.unmeasured:
+                summed = alone
+            elif not self.mixtures:
+                summed = min(summed, alone)
+        sums = [summed, *(self.costs.loss(_in_float(self.survey, t)) for t in self.mixtures)]
+        points = (
+            (summed, self._above(gone))
+            for summed, trial in zip(sums, (self.whole, *self.mixtures), strict=True)
+            if _is_scored(trial) and (gone := self.lost(trial)) is not None
+        )
+        known = [one for one in points if math.isfinite(one[1]) and one[0] > 0]
+        fails = min((one for one in known if one[1] > 1), default=None)
+        below = (one for one in known if one[1] <= 1 and (fails is None or one[0] < fails[0]))
+        return fails, max(below, default=(0.0, 0.0))
 
     def _above(self, gone: float) -> float:
-        """Return what regions lose over what is left to them to lose."""
+        """Return what regions lose over what the float model there leaves to them."""
         return max(0.0, gone - self.floor) / max(1 - self.floor, 1e-9)
-
-    @cached_property
-    def _kept(self) -> Sequence[Trial]:
-        """Return what keeps the budget of the plan itself and its mixtures."""
-        found = (t for t in (self.whole, *self.mixtures) if t.ratio is not None and _scored(t))
-        return [t for t in found if t.status is not Status.FAILS]
 
 
 def mixtures(view: View) -> Iterator[Mixture]:
     """Yield of every survey the mixture to try next."""
     for survey in view.surveys:
-        known = Mixing.of(survey, view)
-        found = None if known is None else known.next()
-        if found is not None and not view.tried(found.plan):
-            yield found
+        mixing = Mixing.of(survey, view)
+        mixture = None if mixing is None else mixing.next()
+        if mixture is not None and not view.tried(mixture.plan):
+            yield mixture
 
 
 def expected_mixtures(view: View, known: Expectations) -> dict[Candidate, Expected]:
@@ -258,30 +248,19 @@ def expected_mixtures(view: View, known: Expectations) -> dict[Candidate, Expect
     }
 
 
-def _mixes(survey: Survey, trial: Trial) -> bool:
+def _is_mixture(survey: Survey, trial: Trial) -> bool:
     if trial.plan.backend != survey.plan.backend:
         return False
     return bool(parted(survey, trial.plan.recipe))
 
 
-def _parts(survey: Survey, trial: Trial) -> GivenBack:
-    return parted(survey, trial.plan.recipe) or GivenBack(frozenset())
+def _in_float(survey: Survey, trial: Trial) -> frozenset[str]:
+    return parted(survey, trial.plan.recipe) or frozenset()
 
 
-def _scored(trial: Trial) -> bool:
+def _is_scored(trial: Trial) -> bool:
     return trial.score is not None and not math.isnan(trial.score.value)
 
 
-def _gain(region: RegionCost) -> float:
-    """Return the time that a region saves; NaN where that, or its cost, is not known."""
-    gained = region.time_gained
-    if region.error or not math.isfinite(gained.value):
-        return math.nan
-    unclear = not (gained.low > 0 or gained.high < 0)
-    return min(0.0, gained.value) if unclear and gained.value < _TINY else gained.value
-
-
-def _cost(region: RegionCost) -> float:
-    """Return what a region loses; what seems to gain loses nothing."""
-    value = region.accuracy_cost.value
-    return max(0.0, value) if math.isfinite(value) else math.nan
+def _keeps(trial: Trial) -> bool:
+    return _is_scored(trial) and trial.status is not Status.FAILS

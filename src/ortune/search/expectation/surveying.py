@@ -10,7 +10,7 @@ from ortune.backends.bucketed import Bucketed
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Status, Trial
 from ortune.quantization.roles import PREPARES, role
-from ortune.regions.mixing import mixable, parted
+from ortune.regions.choice import mixable, parted
 from ortune.regions.survey import SurveyRequest
 from ortune.search.expectation.candidates import REGIONS
 from ortune.search.expectation.durations import Durations, run_s
@@ -24,9 +24,9 @@ SHARE = 0.25
 FEWEST = 3
 """Regions below which there is nothing to choose among."""
 _LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU")
-_BUILDS, _TIMED, _RUNS = 1, 1, 6
-"""What a survey needs to be of use: models built, pairs timed, runs of every region. With more
-time it times more of them, on more samples."""
+_RUNS = 6
+"""Runs of every region that a survey needs to be of use, beside a build; with more time it runs
+more samples."""
 _LONGER, _AT_LEAST, _MIXTURES = 2.0, 0.1, 2
 """Times what it needs that a survey takes at most, or this share of the time budget if that is
 more, and mixtures whose time it leaves."""
@@ -38,8 +38,6 @@ what may be. Mixtures that were solved for: EfficientNet-Lite0 0.12 and 0.36, Mi
 worst two products of 25 0.07."""
 _TOO_NEAR = 0.8
 """Share of what may be lost from which what the hint loses alone leaves regions too little."""
-_NEAR = 1.1
-"""A plan that keeps the budget is surveyed within this factor of the best."""
 _SPREAD, _MEASURED = 0.15, 0.02
 """Of the logarithm of a mixture's ratio before anything is known of its regions, at most, and
 where nothing goes back: it is no faster than the plan that it is of."""
@@ -62,8 +60,7 @@ class WantedSurvey:
 def surveys(view: View) -> list[WantedSurvey]:
     """Return the surveys that fit into the time, those first that gain most per second.
 
-    A plan is worth one that fails the budget and is faster than what can win, or that keeps it
-    near the best: regions that cost time in it may be found.
+    A plan is worth one that fails the budget and is faster than what can win.
     """
     room = longest_s(view)
     if not view.by_region or room <= 0 or view.space.exact or _layers(view) < FEWEST:
@@ -71,13 +68,11 @@ def surveys(view: View) -> list[WantedSurvey]:
     durations, alone = Durations(view), _alone_s(view)
     found = []
     for trial in _surveyable(view):
-        needed = _survey_s(trial.plan.recipe, _pair_s(trial), alone, durations)
+        needed = _survey_s(trial.plan.recipe, alone, durations)
         follows = durations.of(trial.plan)
         if needed <= room and needed + follows <= view.spare and (gain := _gain(trial, view)):
-            # A survey of all the time that there is leaves none for the mixtures that it is for;
-            # what keeps the budget has little to gain, and stays as short as promised.
-            fails = trial.status is Status.FAILS
-            most = max(_LONGER * needed, _AT_LEAST * view.total) if fails else needed
+            # A survey of all the time that there is leaves none for the mixtures that it is for.
+            most = max(_LONGER * needed, _AT_LEAST * view.total)
             seconds = max(needed, min(most, view.spare - _MIXTURES * follows))
             request = SurveyRequest(trial.plan, _why(trial, view), seconds)
             found.append(WantedSurvey(request, gain, needed + follows))
@@ -102,7 +97,7 @@ def _surveyable(view: View) -> Iterator[Trial]:
 
 def _measured(trial: Trial) -> bool:
     """Whether mixtures of a plan could be told from it."""
-    if trial.status not in (Status.OK, Status.FAILS) or trial.ratio is None or trial.stopped:
+    if trial.status is not Status.FAILS or trial.ratio is None or trial.stopped:
         return False
     if isinstance(trial.plan.backend, Bucketed) or not mixable(trial.plan.recipe):
         return False
@@ -124,10 +119,6 @@ def _gain(trial: Trial, view: View) -> float:
     best, own = view.to_beat, trial.ratio.value
     if best <= 0 or own <= 0 or view.budget is None or trial.score is None:
         return 0.0
-    if trial.status is not Status.FAILS:
-        if own > _NEAR * best:
-            return 0.0
-        return Normal(math.log(own) - 0.01, 0.03).gain(math.log(best))
     if own >= best:
         return 0.0
     return _mixed(Normal(math.log(own), 0.0), lost(trial.score, view.budget), trial.plan, view)
@@ -182,7 +173,7 @@ class Bases:
         if plan.recipe.steps in self._known or isinstance(plan.backend, Bucketed):
             return 0.0, 0.0
         running = self._durations.running_s(plan)
-        needed = _survey_s(plan.recipe, running / 2, self._alone, self._durations)
+        needed = _survey_s(plan.recipe, self._alone, self._durations)
         if needed > self._room or known.seconds + needed + running > self._view.spare:
             return 0.0, 0.0
         gone = lost_at(known.strain.mean, budget)
@@ -190,17 +181,15 @@ class Bases:
         return (1 - known.keeps) * max(0.0, gain), needed + running
 
 
-def _survey_s(recipe: Recipe, pair: float, alone: float, durations: Durations) -> float:
+def _survey_s(recipe: Recipe, alone: float, durations: Durations) -> float:
     """Return the seconds that a survey needs to be of use.
 
     Args:
         recipe: What prepares for its deciding step is built already.
-        pair: Seconds of one.
         alone: Of running all regions by themselves: `_alone_s`.
     """
     steps = (step for step in recipe.steps if role(step) not in PREPARES)
-    built = durations.building_s(Recipe(recipe.name, tuple(steps)))
-    return _BUILDS * built + _TIMED * pair + alone
+    return durations.building_s(Recipe(recipe.name, tuple(steps))) + alone
 
 
 def _alone_s(view: View) -> float:
@@ -209,19 +198,13 @@ def _alone_s(view: View) -> float:
     return _RUNS * (_layers(view) + 1) * run_s(view.trials)
 
 
-def _pair_s(trial: Trial) -> float:
-    return max(0.2, trial.seconds - trial.building) / 2
-
-
 def _layers(view: View) -> int:
     return sum(view.facts.ops.get(op, 0) for op in _LAYERS)
 
 
 def _why(trial: Trial, view: View) -> str:
-    assert trial.ratio is not None
-    text = f"{trial.plan} takes {trial.ratio.value:.2f} of the original's time"
-    if trial.status is not Status.FAILS:
-        return f"{text} and keeps the budget: regions of it may cost time"
-    assert trial.score is not None
-    assert view.budget is not None
-    return f"{text} and loses {lost(trial.score, view.budget):.1f} times what it may"
+    assert trial.ratio is not None and trial.score is not None and view.budget is not None
+    return (
+        f"{trial.plan} takes {trial.ratio.value:.2f} of the original's time and loses "
+        f"{lost(trial.score, view.budget):.1f} times what it may"
+    )

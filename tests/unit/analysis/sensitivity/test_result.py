@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from tests.unit import surveys
 
-from ortune.analysis.sensitivity import store
+from ortune.analysis.sensitivity import run
 from ortune.analysis.sensitivity.requests import SensitivityRequest, budget_of
-from ortune.analysis.sensitivity.result import Sensitivity, again, ordered, worth
+from ortune.analysis.sensitivity.run import Sensitivity, find, keep, ordered
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.result import as_json
+from ortune.regions.survey import worth
 
 LOSS = surveys.cost("slow", 0.01, -0.1)
 """It costs accuracy and time."""
@@ -73,17 +74,16 @@ def test_rows_are_a_table() -> None:
 
 
 def test_a_kept_result_is_found_again(home: Path) -> None:
-    assert store.find("k" * 16) is None
-    store.keep("k" * 16, found())
-    held = store.find("k" * 16)
+    assert find("k" * 16) is None
+    keep("k" * 16, found())
+    held = find("k" * 16)
     assert held is not None
     assert held.regions[:-1] == found().regions[:-1]
-    assert again(held, "other.onnx") == replace(held, model="other.onnx", kept=True)
-    assert store.find("j" * 16) is None
+    assert find("j" * 16) is None
 
 
 def test_what_is_not_whole_is_not_kept(home: Path) -> None:
-    store.keep("k", found(finished="time", not_reached=("plain",)))
+    keep("k", found(finished="time", not_reached=("plain",)))
     assert not home.exists()
 
 
@@ -93,27 +93,27 @@ def test_what_is_not_whole_is_not_kept(home: Path) -> None:
 def test_a_file_that_cannot_be_read_is_no_result(home: Path, content: bytes) -> None:
     home.mkdir(parents=True)
     (home / "k.json").write_bytes(content)
-    assert store.find("k") is None
-    store.keep("k", found())
-    assert store.find("k") is not None
+    assert find("k") is None
+    keep("k", found())
+    assert find("k") is not None
 
 
 def test_a_result_under_another_name_is_none(home: Path) -> None:
-    store.keep("k", found())
+    keep("k", found())
     (home / "k.json").rename(home / "j.json")
-    assert store.find("j") is None
+    assert find("j") is None
 
 
 def test_the_oldest_go_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(260):
-        store.keep(f"k{number}", found(regions=()))
+        keep(f"k{number}", found(regions=()))
     assert len(list(home.iterdir())) == 256
 
 
 def test_without_a_home_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "caches", lambda: None)
-    store.keep("k", found())
-    assert store.find("k") is None
+    monkeypatch.setattr(run, "caches", lambda: None)
+    keep("k", found())
+    assert find("k") is None
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from ortune.regions.survey import SharedCost
 from ortune.reporting.beside import whole
 from ortune.reporting.blocks import Part
 from ortune.reporting.html import page, render
-from ortune.reporting.precision import drawing, measured, regions
+from ortune.reporting.precision import drawing, regions
 from ortune.reporting.precision import explained as telling
 from ortune.reporting.python.sensitivity import draw
 from ortune.reporting.terminal import printed
@@ -54,39 +54,39 @@ def of(study: Study, **asked: str) -> Explanation:
 
 
 def test_regions_of_a_pattern_stand_in_one_row() -> None:
-    rows = table(measured.parts(found())).rows
+    rows = table(regions.sensitivity_parts(found())).rows
     assert [row[0] for row in rows] == ["slow and 2 others like it", "fragile", "odd"]
     assert rows[0][3:] == ("0.001 to 0.01", "-10 [-11, -9]", "5e-05 to saves nothing")
     assert rows[1] == ("fragile", "MatMul", "2", "0.08 [0.072, 0.088]", "10 [9, 11]", "0.008")
     assert rows[2][3:] == ("-", "-", "the worker died")
-    every = table(measured.parts(found(), every=True)).rows
+    every = table(regions.sensitivity_parts(found(), every=True)).rows
     assert [row[0] for row in every] == ["slow", "fragile", "alike", "plain", "odd"]
 
 
 def test_what_was_not_reached_is_named() -> None:
     names = tuple(f"layer{k}" for k in range(10))
-    told = shown(measured.parts(found(finished="time", not_reached=names)))
+    told = shown(regions.sensitivity_parts(found(finished="time", not_reached=names)))
     assert "Not reached, for lack of time: layer0, " in told
     assert "layer7 and 2 others. Give more --time." in told
-    assert "kept from an earlier call" in shown(measured.parts(found(kept=True)))
+    assert "kept from an earlier call" in shown(regions.sensitivity_parts(found(kept=True)))
 
 
 def test_neighbours_that_lose_the_same_are_named_where_it_is_much() -> None:
     shared = (SharedCost("fragile", "plain", 0.05), SharedCost("plain", "alike", 0.001))
-    told = " ".join(shown(measured.parts(found(shared=shared))).split())
+    told = " ".join(shown(regions.sensitivity_parts(found(shared=shared))).split())
     assert "both together once: fragile and plain 0.05. Giving one" in told
     for pairs in ((), shared[1:]):
-        assert "both together once" not in shown(measured.parts(found(shared=pairs)))
+        assert "both together once" not in shown(regions.sensitivity_parts(found(shared=pairs)))
 
 
 def test_what_the_step_leaves_itself_is_said() -> None:
-    rows = table(measured.parts(found(regions=(surveys.cost("head", 0.0, 0.0),)))).rows
+    rows = table(regions.sensitivity_parts(found(regions=(surveys.cost("head", 0.0, 0.0),)))).rows
     assert rows[0][-1] == "left in float by the step itself"
 
 
 @pytest.mark.parametrize(("by", "said"), [("node", "5 nodes"), ("op", "5 operators")])
 def test_what_was_taken_at_a_time_is_said(by: str, said: str) -> None:
-    assert said in shown(measured.parts(found(by=by)))
+    assert said in shown(regions.sensitivity_parts(found(by=by)))
 
 
 @pytest.mark.parametrize("width", [40, 100])
@@ -111,8 +111,8 @@ def test_a_plan_is_told_whole(study: Study) -> None:
     assert "Plan 1: int8-static @ cpu" in told
     assert "outside the accuracy budget" in told
     assert surveys.WHOLE in told
-    mixed = shown(telling.parts(of(study, plan="3")))
-    assert "It leaves 1 of 3 regions out: fragile (int8-weights)." in mixed
+    mixed = shown(telling.parts(of(study, plan="2")))
+    assert "It leaves 1 of 3 regions out: fragile." in mixed
 
 
 def test_a_report_draws_what_the_journal_has(study: Study) -> None:
@@ -147,14 +147,14 @@ ODD = (
 
 
 def test_any_figures_are_drawn() -> None:
-    plot = measured.picture(found(regions=ODD))
+    plot = regions.sensitivity_picture(found(regions=ODD))
     assert len(plot.points) == len(ODD) - 1
     root = ElementTree.fromstring(drawing.svg(plot))
     circles = [one for one in root.iter() if one.tag.endswith("circle")]
     assert len(circles) == len(plot.points)
     assert "nan" not in drawing.svg(plot)
     assert "inf" not in drawing.svg(plot)
-    assert page("t", measured.parts(found(regions=ODD))).count("<svg") >= 2
+    assert page("t", regions.sensitivity_parts(found(regions=ODD))).count("<svg") >= 2
 
 
 def test_names_are_told_without_what_all_begin_with() -> None:
@@ -176,7 +176,7 @@ def test_a_picture_is_a_file(tmp_path: Path, name: str) -> None:
 
 def test_a_png_has_what_the_svg_has(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    path = drawing.write(measured.picture(found()), tmp_path / "plot.png")
+    path = drawing.write(regions.sensitivity_picture(found()), tmp_path / "plot.png")
     with image.open(path) as drawn:
         colours = {colour for _, colour in drawn.convert("RGB").getcolors(1 << 20)}
         assert drawn.size == (1520, 800)

@@ -1,4 +1,4 @@
-"""Losses add up over regions, and say in which unit they are."""
+"""Losses add up over regions and say in which unit; times are parts of the profile."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from tests.unit.regions.models import transformer
 
 from ortune.core.metric import Metric
 from ortune.core.plugins.spelling import parse
-from ortune.regions.losses import NOISE, POOLED, Loss, interval
+from ortune.regions.costs import NOISE, POOLED, Loss, interval, time_gained, time_shares
+from ortune.regions.grouping import Region, regions
 
 RECORDS = np.array([[1.0], [0.0], [1.0], [1.0]])
 POWERS = np.array([[4.0, 1.0], [2.0, 0.0], [8.0, 2.0], [1.0, 0.5]])
@@ -60,3 +62,37 @@ def test_the_interval_holds_the_mean_and_narrows_with_samples() -> None:
 def test_one_sample_bounds_nothing() -> None:
     found = interval(np.array([2.0]))
     assert (found.low, found.value, found.high) == (-math.inf, 2.0, math.inf)
+
+
+def shares(blocks: int, by_operator: dict[str, float]) -> tuple[list[Region], list[float]]:
+    model = transformer(blocks)
+    found = regions(model)
+    return found, list(time_shares(model, found, by_operator).values())
+
+
+PROFILE = {"MatMul": 0.7, "FusedMatMul": 0.1, "Softmax": 0.2}
+
+
+def test_an_operators_time_is_divided_by_what_there_is_to_do() -> None:
+    found, parts = shares(2, PROFILE)
+    assert [len(one.layers) for one in found] == [3, 1, 1, 1] * 2
+    assert parts[0] == pytest.approx(3 * parts[1])
+    assert parts[2] == parts[3] == pytest.approx(2 * parts[1])
+    assert parts[4:] == parts[:4], "equal structure, equal time"
+    assert 0.5 < sum(parts) < 0.8, "products of activations take the rest"
+
+
+@pytest.mark.parametrize("profile", [{}, {"Softmax": 0.2}])
+def test_without_its_operator_in_the_profile_layers_share_all_of_the_time(
+    profile: dict[str, float],
+) -> None:
+    _, parts = shares(1, profile)
+    assert sum(parts) == pytest.approx(1.0)
+    assert parts[0] == pytest.approx(3 * parts[1])
+
+
+def test_a_region_saves_what_the_plan_does_of_its_part_and_never_more_than_it() -> None:
+    found = time_gained(0.2, 0.4)
+    assert (found.low, found.high) == (-0.2, 0.2)
+    assert found.value == pytest.approx(0.12)
+    assert time_gained(0.2, 3.0).value == -0.2
