@@ -32,7 +32,7 @@ with which none is left."""
 
 
 @dataclass(frozen=True)
-class Costs:
+class RegionCosts:
     """What regions lose and save at the surveyed precision, as sums over them.
 
     Attributes:
@@ -49,7 +49,7 @@ class Costs:
     unmeasured: frozenset[str]
 
     @classmethod
-    def of(cls, survey: Survey) -> Costs:
+    def of(cls, survey: Survey) -> RegionCosts:
         """Read a survey. What seems to gain accuracy loses none."""
         losses: dict[str, float] = {}
         gains: dict[str, float] = {}

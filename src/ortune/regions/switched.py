@@ -1,4 +1,4 @@
-"""Each region of a model quantized alone, in one model where they stand behind a switch each."""
+"""Each region of a model quantized alone, in one model behind a switch each."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from ortune.model.io import names
 from ortune.quantization.node_filter import literally
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_static import Int8Static
-from ortune.regions.choice import Costs, alone, leaving, mixable, mixed, parted
+from ortune.regions.choice import RegionCosts, alone, leaving, mixable, mixed, parted
 from ortune.regions.grouping import regions
 from ortune.regions.survey import RegionCost, SharedCost, Survey
 
@@ -188,13 +188,13 @@ def test_a_step_without_names_is_refused() -> None:
 # --- the order -----------------------------------------------------------------------------------
 
 
-def measured(*rows: tuple[str, float, float], shared: tuple[SharedCost, ...] = ()) -> Costs:
+def measured(*rows: tuple[str, float, float], shared: tuple[SharedCost, ...] = ()) -> RegionCosts:
     """Return costs of regions: name, loss, time saved."""
     found = tuple(
         RegionCost(n, (n,), n, ("MatMul",), Interval(a, a, a), Interval(t, t - 1e-4, t + 1e-4))
         for n, a, t in rows
     )
-    return Costs.of(
+    return RegionCosts.of(
         Survey("key", Plan(quantizers("int8-dynamic"), Cpu()), found, 1, shared=shared)
     )
 

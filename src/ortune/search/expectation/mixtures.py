@@ -16,7 +16,7 @@ from functools import cached_property
 
 from ortune.core.budget import Budget
 from ortune.core.trial import Plan, Status, Trial
-from ortune.regions.choice import Costs, mixed, parted
+from ortune.regions.choice import RegionCosts, mixed, parted
 from ortune.regions.survey import Survey
 from ortune.search.expectation.candidates import REGIONS, Candidate
 from ortune.search.expectation.expectations import Expectations, Expected
@@ -104,7 +104,7 @@ class Mixing:
     whole: Trial
     mixtures: Sequence[Trial]
     floor: float
-    costs: Costs
+    costs: RegionCosts
 
     @classmethod
     def of(cls, survey: Survey, view: View) -> Mixing | None:
@@ -116,7 +116,7 @@ class Mixing:
             return None
         trials = [t for t in view.trials if t.part == "search" and _is_mixture(survey, t)]
         lowest = floor(view, whole.plan.backend)
-        return cls(survey, view.budget, whole, trials, lowest, Costs.of(survey))
+        return cls(survey, view.budget, whole, trials, lowest, RegionCosts.of(survey))
 
     def lost(self, trial: Trial) -> float | None:
         """Return what a trial lost over what it may; None where it was not scored."""
