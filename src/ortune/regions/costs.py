@@ -1,4 +1,4 @@
-"""What each region costs in accuracy alone, by forward runs on a few samples, and saves in time.
+"""What each region costs in accuracy alone, by forward runs, and what it saves in time.
 
 All regions are switched one at a time in one session, so that a pass over the samples a region is
 all that its cost takes. Its time is its part of the profile.

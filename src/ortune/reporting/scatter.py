@@ -39,6 +39,7 @@ def _axes(plot: Scatter, canvas: Canvas) -> tuple[Axis, Axis]:
 
 def _axis(values: Sequence[tuple[float, str]], start: float, stop: float) -> Axis:
     """Scale to the points that count, and to the losers within one more range of them."""
+    values = values or [(0.0, "")]  # nothing was measured: the plot is empty
     kept = [value for value, tone in values if tone != "lose"] or [value for value, _ in values]
     low, high = min(kept), max(kept)
     room = (high - low) or max((abs(value - low) for value, _ in values), default=0.0)

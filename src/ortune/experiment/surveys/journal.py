@@ -105,8 +105,20 @@ class Begun:
     whole: Interval
 
 
-Entry: TypeAlias = Begun | AccuracyCost | SharedCost
-_ENTRIES: dict[str, type[Entry]] = {"begun": Begun, "cost": AccuracyCost, "shared": SharedCost}
+@dataclass(frozen=True)
+class Compared:
+    """The plan's latency over the original's, where no trial tells."""
+
+    ratio: Interval
+
+
+Entry: TypeAlias = Begun | Compared | AccuracyCost | SharedCost
+_ENTRIES: dict[str, type[Entry]] = {
+    "begun": Begun,
+    "compared": Compared,
+    "cost": AccuracyCost,
+    "shared": SharedCost,
+}
 
 
 class SurveyProgress:
@@ -114,6 +126,7 @@ class SurveyProgress:
 
     Attributes:
         begun: None before its first run.
+        compared: None where the plan was not timed for it.
         costs: Region -> what it costs.
         shared: Two regions -> what of their costs is the same.
         seconds: That they took, those of a survey that was killed too.
@@ -127,6 +140,7 @@ class SurveyProgress:
         """
         self._path = root / FOLDER / f"{key}.jsonl"
         self.begun: Begun | None = None
+        self.compared: Compared | None = None
         self.costs: dict[str, AccuracyCost] = {}
         self.shared: dict[tuple[str, str], SharedCost] = {}
         self.seconds = 0.0
@@ -152,6 +166,8 @@ class SurveyProgress:
         match entry:
             case Begun():
                 self.begun = entry
+            case Compared():
+                self.compared = entry
             case AccuracyCost():
                 self.costs[entry.region] = entry
             case SharedCost():

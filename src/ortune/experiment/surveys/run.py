@@ -22,7 +22,7 @@ from ortune.experiment.build import Files, build_all
 from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import read_trials
-from ortune.experiment.surveys.journal import Begun, SurveyProgress
+from ortune.experiment.surveys.journal import Begun, Compared, Entry, SurveyProgress
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing import stats
@@ -37,7 +37,6 @@ from ortune.regions.costs import (
     MOST,
     NONE,
     UNKNOWN,
-    AccuracyCost,
     AccuracyRuns,
     Loss,
     Scored,
@@ -213,10 +212,15 @@ class _Survey:
         for trial in trials:
             if trial.plan.spelled == self._plan.spelled and trial.ratio is not None:
                 return trial.ratio.value
-        with measure.start(self._context, files.paths, self._plan.backend, "regions") as worker:
-            ready(worker)
-            pair = time_pair(live, worker, Effort(seconds=_PAIR_S, decide=False, burst=0.1))
-        return stats.ratio([pair], learnt=measure.learnt(trials)).value
+        if self._progress.compared is None:
+            with measure.start(
+                self._context, files.paths, self._plan.backend, "regions"
+            ) as worker:
+                ready(worker)
+                pair = time_pair(live, worker, Effort(seconds=_PAIR_S, decide=False, burst=0.1))
+            self._record(Compared(stats.ratio([pair], learnt=measure.learnt(trials))))
+        assert self._progress.compared is not None
+        return self._progress.compared.ratio.value
 
     # --- accuracy ---------------------------------------------------------------------------
 
@@ -272,7 +276,7 @@ class _Survey:
                 self._record(SharedCost(one, two, shared))
         return runs.loss.unit, begun.whole.value
 
-    def _record(self, entry: Begun | AccuracyCost | SharedCost) -> None:
+    def _record(self, entry: Entry) -> None:
         last, self._last = self._last, self._clock()
         self._progress.add(entry, self._last - last)
 

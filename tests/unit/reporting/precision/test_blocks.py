@@ -155,6 +155,7 @@ def test_any_figures_are_drawn() -> None:
     assert "nan" not in drawing.svg(plot)
     assert "inf" not in drawing.svg(plot)
     assert page("t", regions.sensitivity_parts(found(regions=ODD))).count("<svg") >= 2
+    assert drawing.svg(regions.sensitivity_picture(found(regions=()))).startswith("<svg")
 
 
 def test_names_are_told_without_what_all_begin_with() -> None:
