@@ -357,8 +357,10 @@ def time_gained(share: float, plan: float) -> Interval:
 
     Args:
         share: Of the original's time that the region takes; the ends are none the nearer for it.
-        plan: The plan's latency over the original's.
+        plan: The plan's latency over the original's; NaN where it is not known.
     """
+    if math.isnan(plan):
+        return UNKNOWN
     return Interval(min(share, max(-share, share * (1 - plan))), -share, share)
 
 

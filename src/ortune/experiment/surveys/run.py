@@ -53,8 +53,8 @@ _ORACLE = Cpu(level="basic")
 _PLANNED, _LATEST = 0.7, 0.95
 """Of a survey's time: how many samples are run is planned for this share, and no region is begun
 after that."""
-_PAIR_S = 3.0
-"""Seconds of the plan against the original, where no trial tells."""
+_PAIR_S = (1.0, 4.0)
+"""Seconds of the plan against the original, where no trial tells: fewest and most."""
 _LITTLE = 0.01
 """Of what the whole costs, below which what neighbours may share is not asked for."""
 _DRAFTS = "survey-"
@@ -137,7 +137,6 @@ class _Survey:
         began = self._clock()
         files = build_all(self._context, self._plan, self._sink)
         given = self._built(self._before)
-        ratio = self._ratio(files, live)
         forms, plain = self._forms(given)
         planned, latest = began + _PLANNED * seconds, began + _LATEST * seconds
         try:
@@ -145,6 +144,7 @@ class _Survey:
         except Refused:  # the joint model answers otherwise: each region in a model of its own
             forms, plain = self._forms(given, joint=False)
             unit, whole = self._take_costs(forms, plain, files.paths[MAIN], planned, latest)
+        ratio = self._ratio(files, live, began + seconds - self._clock())
         shares = time_shares(
             as_given(given, self._step),
             [form.region for form in forms.all],
@@ -206,18 +206,28 @@ class _Survey:
 
     # --- time -------------------------------------------------------------------------------
 
-    def _ratio(self, files: Files, live: Worker) -> float:
-        """Return the plan's latency over the original's: of its trial, or of a pair timed now."""
+    def _ratio(self, files: Files, live: Worker, left: float) -> float:
+        """Return the plan's latency over the original's: of its trial, or of a pair timed now.
+
+        Args:
+            left: Seconds of the survey; a pair takes what it needs all the same.
+
+        Returns:
+            NaN where the time was up before any region was run.
+        """
         trials = read_trials(self._context.root)
         for trial in trials:
             if trial.plan.spelled == self._plan.spelled and trial.ratio is not None:
                 return trial.ratio.value
+        if left <= 0 and not self._progress.costs:  # then nothing is told of any region
+            return math.nan
         if self._progress.compared is None:
+            effort = min(_PAIR_S[1], max(_PAIR_S[0], left))
             with measure.start(
                 self._context, files.paths, self._plan.backend, "regions"
             ) as worker:
                 ready(worker)
-                pair = time_pair(live, worker, Effort(seconds=_PAIR_S, decide=False, burst=0.1))
+                pair = time_pair(live, worker, Effort(seconds=effort, decide=False, burst=0.1))
             self._record(Compared(stats.ratio([pair], learnt=measure.learnt(trials))))
         assert self._progress.compared is not None
         return self._progress.compared.ratio.value
