@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -13,9 +13,8 @@ from ortune.core.metric import Metric
 from ortune.core.plugins import bounds, stored, user_function
 from ortune.core.session import Tensors
 from ortune.core.wording import count
-from ortune.scoring import average_precision, boxes
-from ortune.scoring.average_precision import Boxes, Floats
-from ortune.scoring.boxes import Format
+from ortune.scoring import detection
+from ortune.scoring.detection import Boxes, Floats, Format
 
 _BROKEN = [float("nan")]
 
@@ -76,82 +75,81 @@ class Map(Metric):
         return bool(self.decode)
 
     def record(self, expected: Tensors, actual: Tensors, label: Any) -> Sequence[float]:
-        """Return what one picture contributes, see `average_precision.record`."""
+        """Return what one picture contributes, see `record_with`."""
         return self.record_with(expected, actual, label, {})
 
     def record_with(
         self, expected: Tensors, actual: Tensors, label: Any, inputs: Tensors
     ) -> Sequence[float]:
-        """Return what one picture contributes.
+        """Return what one picture contributes, see `detection.record`.
 
         Raises:
             BadData: Outputs or label are no boxes, or the decode function fails.
+            OrtuneError: pycocotools is not installed.
         """
-        truth, size = boxes.labelled(label, self.ids)
-        names = self._named(expected)
+        truth, size = detection.read_labels(label, self.ids)
+        names = self._output_names(expected)
         for name in names:
             array = np.asarray(actual.get(name, np.nan))
             if array.dtype.kind in "fc" and not np.isfinite(array).all():
                 return _BROKEN
-        found = self._decoded(actual, inputs) if self.decode else self._read(actual, *names)
+        found = self._decode(actual, inputs) if self.decode else self._read(actual, *names)
         if not all(np.isfinite(one).all() for one in (found.boxes, found.scores, found.classes)):
             return _BROKEN
         if self.least:
-            found = boxes.chosen(found, found.scores >= self.least)
+            found = found.select(found.scores >= self.least)
         if self.nms:
-            found = average_precision.suppressed(found, self.nms)
+            found = detection.suppress(found, self.nms)
         if self.frame and size:
-            found = boxes.scaled(found, self.frame, size)
-        return average_precision.record(found, truth, self._thresholds)
+            by = np.array([*size, *size]) / np.array([*self.frame, *self.frame])
+            found = replace(found, boxes=found.boxes * by)
+        return detection.record(found, truth, detection.thresholds(self.iou))
 
     def aggregate(self, records: Floats) -> float:
         """Return the average precision of all pictures together."""
-        return average_precision.average_precision(records, len(self._thresholds))
+        return detection.average_precision(records, len(detection.thresholds(self.iou)))
 
     def each(self, records: Floats) -> Floats:
         """Return each picture's by itself; of one without labelled boxes 1 if nothing is found."""
-        return np.array([self._alone(row) for row in records], np.float64)
+        scores = (
+            self.aggregate(row[None]) if row[0] != 0 else float(np.isfinite(row).sum() == 1)
+            for row in records
+        )
+        return np.fromiter(scores, np.float64, len(records))
 
     def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
         """Return the outputs that are named; all where a function decodes."""
-        return frozenset(self._named(outputs))
+        return frozenset(self._output_names(outputs))
 
-    @property
-    def _thresholds(self) -> Floats:
-        return average_precision.thresholds(self.iou)
-
-    def _alone(self, row: Floats) -> float:
-        if row[0] == 0:
-            return float(np.isfinite(row).sum() == 1)
-        return self.aggregate(row[None])
-
-    def _named(self, outputs: Tensors) -> list[str]:
+    def _output_names(self, outputs: Tensors) -> list[str]:
         if self.decode:
             return list(outputs)
-        names = [self.boxes or "boxes", self.scores or "scores"]
-        names += [self.classes] if self.classes else []
-        names += [self.valid] if self.valid else []
-        for name, field in zip(names, ("boxes", "scores", "classes", "valid"), strict=False):
+        names = {"boxes": self.boxes or "boxes", "scores": self.scores or "scores"}
+        names |= {"classes": self.classes} if self.classes else {}
+        names |= {"valid": self.valid} if self.valid else {}
+        for field, name in names.items():
             if name not in outputs:
                 raise BadData(
                     f"map: the model has no output '{name}'; its outputs are {', '.join(outputs)}",
                     fix=f"name one: map({field}=NAME), or map(decode=pkg.module:function)",
                 )
-        return names
+        return list(names.values())
 
     def _read(self, outputs: Tensors, *names: str) -> Boxes:
-        places, scores, *classes = (outputs[name] for name in names[: 3 if self.classes else 2])
-        real = np.asarray(outputs[self.valid]).reshape(-1) if self.valid else None
-        if real is not None and len(real) != 1:
-            raise BadData(
-                f"map: output '{self.valid}' has {count(len(real), 'number')}, not one",
-                fix="score one picture a sample, or use map(decode=pkg.module:function)",
-            )
-        valid = None if real is None else int(real[0])
-        kinds = classes[0] if classes else None
-        return boxes.detected(places, scores, kinds, self.layout, valid=valid)
+        arrays = [np.asarray(outputs[name]) for name in names]
+        valid = None
+        if self.valid:
+            real = arrays.pop().reshape(-1)
+            if len(real) != 1:
+                raise BadData(
+                    f"map: output '{self.valid}' has {count(len(real), 'number')}, not one",
+                    fix="score one picture a sample, or use map(decode=pkg.module:function)",
+                )
+            valid = int(real[0])
+        places, scores, kinds = (*arrays, None)[:3]
+        return detection.read_detections(places, scores, kinds, self.layout, valid=valid)
 
-    def _decoded(self, outputs: Tensors, inputs: Tensors) -> Boxes:
+    def _decode(self, outputs: Tensors, inputs: Tensors) -> Boxes:
         function: Callable[..., Any] = user_function.function(self.decode, *user_function.DECODE)
         try:
             places, scores, classes = function(dict(outputs), dict(inputs))
@@ -160,4 +158,6 @@ class Map(Metric):
                 f"{self.decode} fails: {user_function.reason(error)}",
                 fix="it gets (outputs, inputs) of one sample and returns boxes, scores, classes",
             ) from error
-        return boxes.detected(places, scores, classes, self.layout, where=f"{self.decode}'s")
+        return detection.read_detections(
+            places, scores, classes, self.layout, where=f"{self.decode}'s"
+        )

@@ -18,7 +18,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.hardware import memory
 from ortune.data import feeds
 from ortune.data.stream import Stream
-from ortune.scoring.boxes import labelled
+from ortune.scoring.detection import read_labels
 
 IDS = TensorSpec("ids", "int64", ("batch", "seq"))
 MASK = TensorSpec("mask", "float32", ("batch", 2, 2))
@@ -142,7 +142,7 @@ def test_boxes_as_labels_of_every_source(tmp_path: Path) -> None:
     for kind in ("jsonl", "parquet", "npz"):
         found, _ = load(tmp_path / f"a.{kind}", tmp_path / "out", RATE)
         for label, wanted in zip(found.labels, rows, strict=True):
-            boxes, size = labelled(np.asarray(label))
+            boxes, size = read_labels(np.asarray(label))
             assert size is None
             np.testing.assert_array_equal(boxes.classes, [one[4] for one in wanted])
             np.testing.assert_array_equal(

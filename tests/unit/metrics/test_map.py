@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 from ortune.core.budget import Budget
-from ortune.core.errors import BadData, BadSettings
+from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.metric import Kind, Metric, joined
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.spelling import parse
@@ -249,6 +250,17 @@ def test_a_function_decodes_with_the_inputs(
         broken = Map(decode=f"own_detector:{name}")
         with pytest.raises((BadData, BadSettings), match=rf"{what}.*\n  fix: "):
             broken.records([outputs], [outputs], [TRUTH], [fed])
+
+
+def test_without_pycocotools_two_lines_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outputs = {"boxes": BOXES, "scores": SCORES, "c": CLASSES}
+    rows = Map(classes="c").records([outputs], [outputs], [TRUTH])
+    monkeypatch.setitem(sys.modules, "pycocotools.cocoeval", None)
+    assert Map(classes="c").aggregate(rows) == pytest.approx(1)
+    with pytest.raises(OrtuneError, match=r"map needs pycocotools.*\n  fix: pip install"):
+        Map(classes="c").records([outputs], [outputs], [TRUTH])
 
 
 def test_its_spelling_and_what_a_stored_run_may_name() -> None:
