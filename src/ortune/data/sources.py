@@ -16,7 +16,7 @@ from ortune.data import arrays, checks, images
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.batches import GROUP, LABEL
 from ortune.data.checks import Note
-from ortune.data.formats import hub, parquet, sounds, wav
+from ortune.data.formats import hub, parquet, sounds
 
 Source: TypeAlias = "str | Path | Callable[[], Iterable[Mapping[str, Any]]]"
 _LINE, _GROWTH = 2**20, 32
@@ -63,7 +63,7 @@ def open_source(
         return _lines(path, inputs)
     if suffix in images.SUFFIXES:
         return images.blocks([path], path.parent, needed, note, pictures)
-    if suffix in wav.SUFFIXES:
+    if suffix in sounds.SUFFIXES:
         return sounds.blocks([path], path.parent, needed, note)
     if suffix in parquet.SUFFIXES:
         return parquet.blocks([path], inputs, note, pictures, spared)
@@ -104,7 +104,7 @@ def _folder(
     for files in (entries, nested):
         if found := _of_kind(files, images.SUFFIXES):
             return images.blocks(found, folder, needed, note, pictures)
-        if found := _of_kind(files, wav.SUFFIXES):
+        if found := _of_kind(files, sounds.SUFFIXES):
             return sounds.blocks(found, folder, needed, note)
     if found := _of_kind(entries, parquet.SUFFIXES):
         spared = {spec.name for spec in inputs} - {spec.name for spec in needed}

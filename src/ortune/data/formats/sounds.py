@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,14 +18,25 @@ from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.wording import count
-from ortune.data import checks, images, sizes
+from ortune.data import arrays, checks, images, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
-from ortune.data.formats import resample, wav
-from ortune.data.formats.wav import Wav
 from ortune.data.stream import named
 
 SETTINGS = "sound.toml"
+SUFFIXES = frozenset({".wav", ".wave"})
+_STORED = {
+    "PCM_U8": "uint8",
+    "PCM_16": "int16",
+    "PCM_24": "24 bit values",
+    "PCM_32": "int32",
+    "FLOAT": "float32",
+}
+"""What a file holds, by libsndfile's names of what is read; no input takes 24 bit as stored."""
+_WIDEST = 256
+"""How many times two rates may differ where one is resampled to the other."""
+_OPEN_END = 0xFFFFFFFF
+"""The length that a program writes which does not know it yet."""
 _RATES, _FRAMES = Bounds(high=10_000_000), Bounds()
 
 
@@ -54,6 +66,90 @@ class Sound:
     tail: Literal["pad", "drop"] = "pad"
 
 
+@dataclass(frozen=True)
+class Wav:
+    """A RIFF/WAVE file of 8, 16, 24 or 32 bit PCM or 32 bit float, read where it lies.
+
+    Attributes:
+        rate: Frames a second.
+        channels: Values a frame.
+        kind: libsndfile's name of its values, such as ``PCM_16``.
+        frames: How many there are.
+    """
+
+    path: Path
+    rate: int
+    channels: int
+    kind: str
+    frames: int
+
+    def read(self, start: int, stop: int, dtype: str = "float32") -> NDArray[Any]:
+        """Return frames [n, channels]: float32 between -1 and 1, or the file's whole numbers.
+
+        Args:
+            dtype: ``float32``; or ``uint8``, ``int16`` or ``int32`` of a file of that width.
+
+        Raises:
+            BadData: The file cannot be read.
+        """
+        soundfile = _library("soundfile")
+        values: NDArray[Any]
+        count = max(0, min(stop, self.frames) - start)
+        with arrays.reading(self.path):
+            try:
+                values, _ = soundfile.read(
+                    self.path,
+                    count,
+                    start,
+                    dtype="int16" if dtype == "uint8" else dtype,
+                    always_2d=True,
+                )
+            except soundfile.SoundFileError as error:
+                raise ValueError(getattr(error, "error_string", str(error))) from error
+            if len(values) < count:
+                raise EOFError("it ends early")
+        return ((values >> 8) + 128).astype(np.uint8) if dtype == "uint8" else values
+
+
+def open_wav(path: Path) -> Wav:
+    """Read the header of a file.
+
+    Raises:
+        BadData: It is no such file, of another kind, or promises more than it holds; or
+            soundfile is not installed.
+    """
+    soundfile = _library("soundfile")
+    with arrays.reading(path):
+        with path.open("rb") as file:
+            head = file.read(8)
+        length, size = int.from_bytes(head[4:], "little"), path.stat().st_size
+        if head[:4] == b"RIFF" and size - 8 < length != _OPEN_END:
+            raise EOFError(f"it ends early: it promises {length + 8} bytes, and there are {size}")
+        try:
+            info = soundfile.info(path)
+        except soundfile.SoundFileError as error:
+            raise ValueError(getattr(error, "error_string", str(error))) from error
+        if info.format not in ("WAV", "WAVEX") or info.subtype not in _STORED:
+            raise ValueError(
+                f"{info.format} of {info.subtype} is not read; 8 to 32 bit PCM and float32 are"
+            )
+    return Wav(path, info.samplerate, info.channels, info.subtype, info.frames)
+
+
+def _library(name: str) -> Any:
+    """Import soundfile or soxr.
+
+    Raises:
+        BadData: It is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except (ImportError, OSError) as error:
+        raise BadData(
+            f"reading sound needs {name}: {error}", fix="pip install ortune[audio]"
+        ) from None
+
+
 def blocks(
     files: Sequence[Path], folder: Path, inputs: Sequence[TensorSpec], note: Note
 ) -> Iterator[NamedArrays]:
@@ -64,7 +160,7 @@ def blocks(
     """
     settings, spec = _settings(folder / SETTINGS, inputs, note)
     classes = images.classes(files, folder, note)
-    opened = [wav.open_wav(path) for path in files]
+    opened = [open_wav(path) for path in files]
     rate = settings.rate or opened[0].rate
     for one in opened:
         _demand_rate(one, rate, settings, note)
@@ -113,9 +209,9 @@ def _demand_rate(one: Wav, rate: int, settings: Sound, note: Note) -> None:
             f"{one.path} has {one.rate} Hz, {wanted} is {rate}",
             fix=f"write rate = {rate} and resample = true into {SETTINGS}, or convert the file",
         )
-    if not resample.fits(one.rate, rate):
+    if not 1 / _WIDEST <= rate / one.rate <= _WIDEST:
         raise BadData(
-            f"{one.path} has {one.rate} Hz, of which {rate} is no simple fraction",
+            f"{one.path} has {one.rate} Hz, more than {_WIDEST} times off {rate}",
             fix="convert the file",
         )
     note(f"sound of {one.rate} Hz is resampled to {rate}")
@@ -164,7 +260,8 @@ def _whole(
             fix=f"convert it to {rate} Hz",
         )
     signal = _mixed(one, 0, one.frames, settings, spec, note)
-    return np.stack([resample.resampled(row, one.rate, rate) for row in signal])
+    resampled = _library("soxr").resample(signal.T, one.rate, rate)
+    return np.asarray(resampled, np.float32).T
 
 
 def _cut(
@@ -179,15 +276,14 @@ def _mixed(
     one: Wav, start: int, stop: int, settings: Sound, spec: TensorSpec, note: Note
 ) -> NDArray[Any]:
     """Return frames [channels, n] in the input's type: floats between -1 and 1, or as stored."""
-    frames, wanted = one.read(start, stop), named(spec.dtype)
+    wanted = named(spec.dtype)
     if wanted.kind == "f" or wanted.isbuiltin == 2:
-        values: NDArray[Any] = wav.scaled(frames, one.bits)
-    elif frames.dtype == wanted and one.bits == 8 * wanted.itemsize:
-        values = frames
+        values = one.read(start, stop)
+    elif _STORED[one.kind] == spec.dtype:
+        values = one.read(start, stop, spec.dtype)
     else:
-        stored = "float32" if one.floats else f"{one.bits} bit PCM"
         raise BadData(
-            f"{one.path} is {stored}, and input '{spec.name}' takes {spec.dtype}",
+            f"{one.path} holds {_STORED[one.kind]}, and input '{spec.name}' takes {spec.dtype}",
             fix=f"convert it to {8 * wanted.itemsize} bit PCM",
         )
     way = settings.channels or ("each" if _takes(spec) == one.channels > 1 else "mean")
