@@ -1,26 +1,36 @@
-"""The answers of another instruction set, computed here."""
+"""The answers of another instruction set, computed here.
+
+onnxruntime writes the model as it would run it there; integer layers are then computed in NumPy,
+with the saturation of CPUs without VNNI, and what lies between them by onnxruntime.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.backend import Backend
+from ortune.core.hardware import saturation
 from ortune.core.plugins import stored
 from ortune.core.session import Session, Tensors
+from ortune.model.shapes.windows import windows
 from ortune.runtimes.in_process import InProcess
 from ortune.runtimes.onnxruntime import session as sessions
-from ortune.runtimes.simulated.kernels import LEFT, OPS, IntegerLayer
-from ortune.runtimes.simulated.pieces import Compute, Pieces, plain
 
+Array: TypeAlias = NDArray[Any]
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
+_NOT_SIMULATED = frozenset({"DynamicQuantizeLSTM", "QAttention"})
+"""Operators that saturate too and are left to the runtime."""
+_BLOCK = 1 << 23
+"""Elements of activations that are unfolded at a time."""
 
 
 @dataclass(frozen=True)
@@ -74,34 +84,297 @@ class Simulated(Backend):
             Path(self.report).write_text(json.dumps(session.report()), encoding="utf-8")
 
 
+@dataclass
+class _Piece:
+    """Neighbouring nodes and what runs them.
+
+    Attributes:
+        nodes: NodeProtos in order.
+        layer: In the session's place, of one integer node.
+        session: Opened when the inputs are first known.
+    """
+
+    nodes: list[Any]
+    layer: IntegerLayer | None = None
+    session: Any = None
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+
+
 class _Simulation(InProcess):
+    """A model that runs piece by piece."""
+
     def __init__(self, model: Any, threads: int, custom_ops: tuple[str, ...]) -> None:
-        self._layers: list[IntegerLayer] = []
-        self._left = sum(1 for node in model.graph.node if node.op_type in LEFT)
-        self._threads, self._custom_ops = threads, custom_ops
-        self._pieces = Pieces(model, self._own, self._session)
+        from onnx import numpy_helper
 
-    def _own(self, node: Any) -> Compute | None:
-        if node.op_type not in OPS or node.domain not in _DOMAINS:
-            return None
-        layer = IntegerLayer(node.name or node.output[0], node.op_type, plain(node))
-        self._layers.append(layer)
-        return layer.run
+        self._model, self._threads, self._custom_ops = model, threads, custom_ops
+        graph = model.graph
+        self._weights = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        self._protos = {t.name: t for t in graph.initializer}
+        self._pieces = list(_split(graph.node))
+        later = {value.name for value in graph.output}
+        for piece in reversed(self._pieces):
+            made = {name for node in piece.nodes for name in node.output if name}
+            piece.outputs = sorted(made & later)
+            reads = {name for node in piece.nodes for name in _reads(node)}
+            piece.inputs = sorted(reads - made - set(self._weights))
+            later |= reads
 
-    def _session(self, content: bytes) -> Any:
-        import onnxruntime as ort
-
-        made = sessions.options(
-            self._threads, "disabled", verbose=False, custom_ops=self._custom_ops
-        )
-        return ort.InferenceSession(content, made, providers=["CPUExecutionProvider"])
-
-    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
-        return self._pieces.run(feeds)
+    def run(self, feeds: Tensors) -> dict[str, Array]:
+        values: dict[str, Array] = {**self._weights, **feeds}
+        for piece in self._pieces:
+            if piece.layer is not None:
+                node = piece.nodes[0]
+                inputs = [values[name] if name else None for name in node.input]
+                values[node.output[0]] = piece.layer.run(inputs)
+                continue
+            if piece.session is None:
+                piece.session = self._open(piece, values)
+            answers = piece.session.run(piece.outputs, {n: values[n] for n in piece.inputs})
+            values.update(zip(piece.outputs, answers, strict=True))
+        return {value.name: values[value.name] for value in self._model.graph.output}
 
     def report(self) -> dict[str, Any]:
         """Return what saturated, layer by layer, in the order of the graph."""
         layers = [
-            {"name": layer.name, "op": layer.op, **asdict(layer.tally)} for layer in self._layers
+            {"name": one.layer.name, "op": one.layer.op, **asdict(one.layer.tally)}
+            for one in self._pieces
+            if one.layer is not None
         ]
-        return {"layers": layers, "left": self._left}
+        left = sum(1 for node in self._model.graph.node if node.op_type in _NOT_SIMULATED)
+        return {"layers": layers, "left": left}
+
+    def _open(self, piece: _Piece, values: Mapping[str, Array]) -> Any:
+        import onnxruntime as ort
+        from onnx import ModelProto, helper
+
+        inputs = [
+            helper.make_tensor_value_info(
+                name,
+                helper.np_dtype_to_tensor_dtype(values[name].dtype),
+                [None] * values[name].ndim,
+            )
+            for name in piece.inputs
+        ]
+        outputs = [helper.make_empty_tensor_value_info(name) for name in piece.outputs]
+        reads = {name for node in piece.nodes for name in _reads(node)}
+        weights = [self._protos[name] for name in sorted(reads & set(self._protos))]
+        model = ModelProto(
+            ir_version=self._model.ir_version, opset_import=self._model.opset_import
+        )
+        model.functions.extend(self._model.functions)
+        model.graph.CopyFrom(helper.make_graph(piece.nodes, "piece", inputs, outputs, weights))
+        options = sessions.options(
+            self._threads, "disabled", verbose=False, custom_ops=self._custom_ops
+        )
+        return ort.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+
+
+def _split(nodes: Sequence[Any]) -> Iterator[_Piece]:
+    """Cut a graph's nodes at each integer layer."""
+    from onnx import helper
+
+    waiting: list[Any] = []
+    for node in nodes:
+        if node.op_type not in _KERNELS or node.domain not in _DOMAINS:
+            waiting.append(node)
+            continue
+        if waiting:
+            yield _Piece(waiting)
+            waiting = []
+        values = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        plain = {k: v.decode() if isinstance(v, bytes) else v for k, v in values.items()}
+        layer = IntegerLayer(node.name or node.output[0], node.op_type, plain)
+        yield _Piece([node], layer)
+    if waiting:
+        yield _Piece(waiting)
+
+
+def _reads(node: Any) -> Iterator[str]:
+    """Return the names that a node reads, those that its bodies read from outside included."""
+    yield from (name for name in node.input if name)
+    for attribute in node.attribute:
+        for body in [attribute.g, *attribute.graphs] if attribute.type in (5, 10) else []:
+            inner = {v.name for v in (*body.input, *body.initializer)}
+            inner |= {name for one in body.node for name in one.output}
+            for one in body.node:
+                yield from (name for name in _reads(one) if name not in inner)
+            yield from (v.name for v in body.output if v.name not in inner)
+
+
+@dataclass
+class Tally:
+    """What happened in one layer so far.
+
+    Attributes:
+        outputs: Sums computed.
+        saturated: Sums that saturation changed.
+        largest: Largest change of a sum, as a share of the largest exact sum.
+    """
+
+    outputs: int = 0
+    saturated: int = 0
+    largest: float = 0.0
+
+
+@dataclass(frozen=True)
+class IntegerLayer:
+    """One integer node.
+
+    Attributes:
+        name: As in the model or, where the runtime fused nodes, as it named the result.
+    """
+
+    name: str
+    op: str
+    attributes: Mapping[str, Any]
+    tally: Tally = field(default_factory=Tally)
+
+    def run(self, inputs: Sequence[Array | None]) -> Array:
+        return _KERNELS[self.op](self, [*inputs, *[None] * 9])
+
+    def product(self, x: Array, weight: Array, zero_x: Any, zero_w: Any) -> Array:
+        """Multiply [M, K] by [K, N] in integers, int32; saturated for U8 by S8."""
+        wide = weight.astype(np.float64)
+        total = np.rint(x.astype(np.float64) @ wide).astype(np.int64)
+        if x.dtype == np.uint8 and weight.dtype == np.int8:
+            over = saturation.lost(x, weight, saturation.at_risk(weight))
+            self._count(total, over)
+            total += over
+        column = np.asarray(zero_w, np.int64).reshape(-1)
+        row = np.asarray(zero_x, np.int64).reshape(-1, 1)
+        total -= row * weight.astype(np.int64).sum(axis=0)
+        if column.any():
+            total -= column * (x.astype(np.int64).sum(axis=1, keepdims=True) - row * x.shape[1])
+        return total.astype(np.int32)
+
+    def _count(self, exact: Array, over: Array) -> None:
+        changed = int(np.count_nonzero(over))
+        self.tally.outputs += over.size
+        self.tally.saturated += changed
+        if changed:
+            top = max(1.0, float(np.abs(exact).max()))
+            self.tally.largest = max(self.tally.largest, float(np.abs(over).max()) / top)
+
+
+def _rows(layer: IntegerLayer, x: Array, weight: Array, zero_x: Any, zero_w: Any) -> Array:
+    """Multiply stacks of matrices as MatMul does."""
+    if weight.ndim == 2:
+        sums = layer.product(x.reshape(-1, x.shape[-1]), weight, zero_x, zero_w)
+        return sums.reshape(*x.shape[:-1], weight.shape[1])
+    stack = np.broadcast_shapes(x.shape[:-2], weight.shape[:-2])
+    left = np.broadcast_to(x, (*stack, *x.shape[-2:])).reshape(-1, *x.shape[-2:])
+    right = np.broadcast_to(weight, (*stack, *weight.shape[-2:])).reshape(-1, *weight.shape[-2:])
+    made = [layer.product(a, b, zero_x, zero_w) for a, b in zip(left, right, strict=True)]
+    return np.stack(made).reshape(*stack, x.shape[-2], weight.shape[-1])
+
+
+def _rounded(total: Array, scale: Array, zero: Array) -> Array:
+    limits = np.iinfo(zero.dtype)
+    steps = np.rint(total.astype(np.float32) * scale.astype(np.float32))
+    shifted = steps + np.float32(zero.reshape(-1)[0])
+    return np.asarray(np.clip(shifted, limits.min, limits.max), zero.dtype)
+
+
+def _zero(value: Array | None) -> Any:
+    return 0 if value is None else value
+
+
+def _conv(layer: IntegerLayer, i: list[Any]) -> Array:
+    x, weight, bias = i[0], i[3], i[8]
+    groups = int(layer.attributes.get("group", 1))
+    step = np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1) / np.float32(i[6])
+    sums = _conv_sums(layer, x, weight, _zero(i[2]), _zero(i[5]), groups)
+    spatial = (1,) * (x.ndim - 2)
+    if bias is not None:
+        sums = sums + bias.reshape(1, -1, *spatial)
+    return _rounded(sums, step.reshape(1, -1, *spatial), np.asarray(i[7]))
+
+
+def _conv_sums(
+    layer: IntegerLayer, x: Array, weight: Array, zx: Any, zw: Any, groups: int
+) -> Array:
+    given, rank = layer.attributes, x.ndim - 2
+    strides, pads, dilations = (given.get(name, ()) for name in ("strides", "pads", "dilations"))
+    fill = int(np.asarray(zx).reshape(-1)[0])
+    view = windows(
+        x, weight.shape[2:], strides, pads, dilations, given.get("auto_pad", "NOTSET"), fill=fill
+    )
+    assert view is not None
+    out = view.shape[2 : 2 + rank]
+    wide = weight.shape[1]
+    made = []
+    depthwise = wide == 1 and groups == weight.shape[0] and groups > 1
+    for group in range(groups):
+        part = view[:, group * wide : (group + 1) * wide]
+        # K is kernel row, kernel column, channel.
+        order = (0, *range(2, 2 + 2 * rank), 1)
+        rows = part.transpose(order)
+        rows = rows.reshape(int(np.prod(rows.shape[: 1 + rank])), -1)
+        first, last = (len(weight) * (group + n) // groups for n in (0, 1))
+        matrix = saturation.kernel_matrix(weight[first:last])
+        zero_w = np.asarray(zw).reshape(-1)
+        zero_w = zero_w[first:last] if zero_w.size == len(weight) else zero_w
+        if depthwise:
+            matrix = matrix.astype(np.int16)
+        block = max(1, _BLOCK // max(1, rows.shape[1]))
+        sums = [
+            layer.product(np.ascontiguousarray(rows[at : at + block]), matrix, zx, zero_w)
+            for at in range(0, len(rows), block)
+        ]
+        total = np.concatenate(sums).reshape(x.shape[0], *out, last - first)
+        made.append(np.moveaxis(total, -1, 1))
+    return np.concatenate(made, axis=1)
+
+
+def _q_matmul(layer: IntegerLayer, i: list[Any]) -> Array:
+    sums = _rows(layer, i[0], i[3], _zero(i[2]), _zero(i[5]))
+    step = np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1) / np.float32(i[6])
+    return _rounded(sums, step, np.asarray(i[7]))
+
+
+def _gemm(layer: IntegerLayer, i: list[Any]) -> Array:
+    a = i[0].T if layer.attributes.get("transA", 0) else i[0]
+    b = i[3].T if layer.attributes.get("transB", 0) else i[3]
+    sums = layer.product(
+        np.ascontiguousarray(a), np.ascontiguousarray(b), _zero(i[2]), _zero(i[5])
+    )
+    if i[6] is not None:
+        sums = sums + i[6]
+    alpha = np.float32(layer.attributes.get("alpha", 1.0))
+    step = alpha * np.float32(i[1]) * np.asarray(i[4], np.float32).reshape(-1)
+    if i[7] is None:
+        return np.asarray(sums.astype(np.float32) * step, np.float32)
+    return _rounded(sums, step / np.float32(i[7]), np.asarray(i[8]))
+
+
+def _integer(layer: IntegerLayer, i: list[Any]) -> Array:
+    return _rows(layer, i[0], i[1], _zero(i[2]), _zero(i[3]))
+
+
+def _to_float(layer: IntegerLayer, i: list[Any]) -> Array:
+    sums = _rows(layer, i[0], i[1], _zero(i[4]), _zero(i[5])).astype(np.float32)
+    made = sums * (np.float32(i[2]) * np.asarray(i[3], np.float32).reshape(-1))
+    return np.asarray(made if i[6] is None else made + i[6], np.float32)
+
+
+def _dynamic(layer: IntegerLayer, i: list[Any]) -> Array:
+    x = i[0]
+    low, high = min(0.0, float(x.min())), max(0.0, float(x.max()))
+    step = np.float32((np.float32(high) - np.float32(low)) / np.float32(255)) or np.float32(1)
+    zero = np.float32(np.clip(np.rint(np.float32(0 - low) / step), 0, 255))
+    held = np.clip(np.rint(x / step) + zero, 0, 255).astype(np.uint8)
+    parts = [held, i[1], step, i[2], zero.astype(np.uint8), i[3], i[4]]
+    return _to_float(layer, [*parts, None, None])
+
+
+_KERNELS: Mapping[str, Callable[[IntegerLayer, list[Any]], Array]] = {
+    "QLinearConv": _conv,
+    "QLinearMatMul": _q_matmul,
+    "QGemm": _gemm,
+    "MatMulInteger": _integer,
+    "MatMulIntegerToFloat": _to_float,
+    "DynamicQuantizeMatMul": _dynamic,
+}

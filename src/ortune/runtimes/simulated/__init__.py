@@ -1,1 +1,0 @@
-"""Integer kernels as a CPU without VNNI computes them."""
