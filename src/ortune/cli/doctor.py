@@ -21,8 +21,7 @@ from ortune.core.request import WorkerRequest, request
 if TYPE_CHECKING:
     from ortune.core.backend import Backend
     from ortune.core.hardware.gpu import Gpu
-    from ortune.measurement.environments.drivers import GpuProblem
-    from ortune.measurement.environments.offered import OfferedThere
+    from ortune.measurement.environments.check import GpuProblem, OfferedThere
 
 
 MEANING = {
@@ -81,7 +80,7 @@ def command(asked: _Asked) -> int:
     from ortune.analysis.benchmark.fitness import here
     from ortune.core.capabilities import runtimes
     from ortune.core.hardware import gpu
-    from ortune.measurement.environments import drivers, offered
+    from ortune.measurement.environments import check
     from ortune.measurement.machine import noise
     from ortune.measurement.machine.machine import machine, versions
 
@@ -89,9 +88,9 @@ def command(asked: _Asked) -> int:
     fitness = here()
     backends = probe(verbose())
     samples = _samples()
-    environments, boards, driver = offered.offered(), gpu.gpus(), gpu.driver()
+    environments, boards, driver = check.offered(), gpu.gpus(), gpu.driver()
     installed = [one.environment for one in environments]
-    devices = drivers.problems(boards, driver, installed, runtimes())
+    devices = check.gpu_problems(boards, driver, installed, runtimes())
     result = {
         "fitness": fitness,
         "versions": versions(),

@@ -11,7 +11,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse_placed
 from ortune.measurement.capabilities import capabilities
-from ortune.measurement.environments.offered import demanded, further
+from ortune.measurement.environments.check import demanded, further
 from ortune.recipe.space import Target
 
 

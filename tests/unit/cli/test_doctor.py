@@ -10,9 +10,8 @@ import pytest
 from ortune.cli import doctor
 from ortune.core.capabilities import HERE, Capabilities
 from ortune.core.hardware.gpu import Gpu
-from ortune.measurement.environments.drivers import GpuProblem
+from ortune.measurement.environments.check import GpuProblem, OfferedThere
 from ortune.measurement.environments.installed import Environment
-from ortune.measurement.environments.offered import OfferedThere
 
 
 def test_one_runtime_is_fine() -> None:

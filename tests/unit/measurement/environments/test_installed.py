@@ -21,9 +21,8 @@ from ortune.core.errors import BadSettings, OrtuneError
 from ortune.measurement import environment as lookup
 from ortune.measurement.capabilities import demand
 from ortune.measurement.environments import installed
-from ortune.measurement.environments.check import check
+from ortune.measurement.environments.check import check, further, offered
 from ortune.measurement.environments.installed import add, ensured, listed, taken_out
-from ortune.measurement.environments.offered import further, offered
 from ortune.measurement.environments.releases import release
 
 OLD = "onnxruntime==1.24.4"

@@ -9,7 +9,7 @@ from ortune.core.capabilities import RUNTIMES
 from ortune.core.errors import BadSettings
 from ortune.core.plugins.spelling import parse
 from ortune.measurement.environment import folder
-from ortune.measurement.environments import drivers
+from ortune.measurement.environments.check import cuda_version
 from ortune.measurement.environments.releases import FAMILIES, Release, chosen, every, release
 
 
@@ -73,7 +73,7 @@ def test_cuda_cudnn_and_tensorrt_fit_the_wheel() -> None:
         if wheel is None:
             continue
         newer = tuple(map(int, wheel.split("."))) >= (1, 27)
-        assert drivers.cuda(one.distributions) == ("13" if newer else "12")
+        assert cuda_version(one.distributions) == ("13" if newer else "12")
         assert held["nvidia-cudnn-cu13" if newer else "nvidia-cudnn-cu12"].startswith("9.")
         assert held.get("tensorrt-cu13-libs", "10.").startswith("10.")
         assert held.get("tensorrt-cu13-bindings") == held.get("tensorrt-cu13-libs")
