@@ -124,8 +124,8 @@ class Export(ModuleRequest, WorkerRequest):
 
     SOURCE is pkg.module:factory, a program of torch.export (.pt2), TorchScript (.pt) or the
     folder of a transformers model. Each exporter works in a process of its own; what it wrote is
-    compared with PyTorch on several inputs and at several sizes of each --dynamic dimension. Of
-    those that agree the one with the fewest nodes is kept, and of the others the reason is told.
+    compared with PyTorch on several inputs and at several sizes of each --dynamic dimension. The
+    first that agrees is kept, and of those tried before it the reason is told.
 
     Example:
         ortune export nets:Classifier --weights best.pth --input image=1x3x224x224 \

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ortune.backends.torch import Torch
 from ortune.core.atomic_write import write_text
@@ -21,12 +20,10 @@ from ortune.core.trial import BESIDE, Plan, Proposal
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import Attempts
 from ortune.experiment.request import digest_of, source_file
+from ortune.exporters.request import Export, ModuleRequest
 from ortune.measurement.process import WorkerFailed
 from ortune.runtimes.torch.module import is_source
 from ortune.search.request import Optimize
-
-if TYPE_CHECKING:
-    from ortune.exporters.attempts import Exporting
 
 FOLDER = "export"
 """Of a run: the exported model, the module's weights and what they were made of."""
@@ -68,11 +65,14 @@ def exported(asked: Optimize, root: Path) -> tuple[Optimize, tuple[Backend, ...]
             f"several models are given, and {modules[0]} is a module",
             fix="run `ortune export` on each first",
         )
-    from ortune.exporters.attempts import Exporting
-
     source, folder = modules[0], root.absolute() / FOLDER
-    given = Exporting(
-        source, asked, asked.ranges, memory_limit=asked.memory_limit, sink=asked.sink
+    shared = {one.name: getattr(asked, one.name) for one in fields(ModuleRequest)}
+    given = Export(
+        source,
+        ranges=asked.ranges,
+        memory_limit=asked.memory_limit,
+        out=folder / _MODEL,
+        **shared,
     )
     _export(given, folder)
     return replace(asked, model=folder / _MODEL), _rows(source, folder, asked)
@@ -92,16 +92,16 @@ def _demand_no_options(asked: Optimize) -> None:
         )
 
 
-def _export(given: Exporting, folder: Path) -> None:
+def _export(given: Export, folder: Path) -> None:
     """Export into a folder that then holds the model, the weights and their key."""
-    from ortune.exporters.export import exported as export
+    from ortune.exporters.export import export_module
 
     key = _key(given)
     known = folder / _KEY
     if known.is_file() and json.loads(known.read_text(encoding="utf-8")).get("key") == key:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    found = export(given, folder / "work", _MODEL)
+    found = export_module(given, folder / "work", _MODEL)
     for path in found.path.parent.glob(f"{_MODEL}*"):
         path.replace(folder / path.name)
     if found.state is not None:
@@ -117,17 +117,20 @@ def _export(given: Exporting, folder: Path) -> None:
     )
 
 
-def _key(given: Exporting) -> str:
+def _key(given: Export) -> str:
     """Digest what an export hangs on."""
+    from ortune.exporters.export import module_source
+
     here_counts()
-    files = [source_file(name) for name in (given.source, given.module.weights)]
+    module = module_source(given)
+    files = [source_file(name) for name in (given.source, module.weights)]
     texts = [digest_of(path) for path in files if path is not None]
     return codec.digest(
         [
-            codec.encode(given.module),
-            given.asked.dynamic,
+            codec.encode(module),
+            given.dynamic,
             *texts,
-            [codec.encode(one) for one in given.asked.inputs],
+            [codec.encode(one) for one in given.inputs],
         ]
     )
 

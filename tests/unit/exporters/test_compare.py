@@ -7,17 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from ortune.exporters import compare
+from ortune.exporters.export import FLOAT32, SHORT, difference, tolerance
 
 ONE = {"y": np.array([1.0, -4.0], np.float32), "ids": np.array([1, 2])}
 
 
 def test_the_error_is_a_share_of_the_largest_value() -> None:
     found = {**ONE, "y": np.array([1.0, -4.004], np.float32)}
-    error, what = compare.difference(ONE, found)
+    error, what = difference(ONE, found)
     assert error == pytest.approx(1e-3, rel=1e-3)
     assert "'y'" in what
-    assert compare.difference(ONE, ONE)[0] == 0
+    assert difference(ONE, ONE)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -31,18 +31,18 @@ def test_the_error_is_a_share_of_the_largest_value() -> None:
     ],
 )
 def test_what_cannot_be_rounding_is_infinite(found: dict[str, np.ndarray], said: str) -> None:
-    error, what = compare.difference(ONE, found)
+    error, what = difference(ONE, found)
     assert math.isinf(error)
     assert said in what
 
 
 def test_nan_and_infinity_at_the_same_place_are_the_same() -> None:
     one = {"y": np.array([np.nan, np.inf, 1], np.float32)}
-    assert compare.difference(one, one)[0] == 0
+    assert difference(one, one)[0] == 0
     other = {"y": np.array([np.nan, -np.inf, 1], np.float32)}
-    assert math.isinf(compare.difference(one, other)[0])
+    assert math.isinf(difference(one, other)[0])
 
 
 def test_16_bit_outputs_may_differ_by_more() -> None:
-    assert compare.tolerance(ONE) == compare.FLOAT32
-    assert compare.tolerance({"y": np.ones(2, np.float16)}) == compare.SHORT
+    assert tolerance(ONE) == FLOAT32
+    assert tolerance({"y": np.ones(2, np.float16)}) == SHORT

@@ -46,6 +46,12 @@ class Dies(nn.Module):
             os._exit(9)
         return x
 
+class Newer(nn.Module):
+    def forward(self, x):
+        if torch.compiler.is_exporting():
+            os._exit(9)
+        return x + 1
+
 class Hangs(nn.Module):
     def forward(self, x):
         if torch.compiler.is_exporting() or torch.jit.is_tracing():
@@ -71,14 +77,11 @@ def export(name: str, **more: Any) -> Exported:
     return ot.export(f"export_modules:{name}", out="m.onnx", **more)
 
 
-def test_the_better_of_both_exporters_is_kept(folder: Path) -> None:
+def test_the_first_exporter_that_agrees_is_kept(folder: Path) -> None:
     found = export("Two", **TWO)
     assert found.path == Path("m.onnx")
-    assert [one.exporter for one in found.attempts] == ["dynamo", "torchscript"]
-    assert all(one.sizes == 3 and one.error is not None for one in found.attempts)
-    kept, other = sorted(found.attempts, key=lambda one: not one.kept)
-    assert kept.nodes <= other.nodes
-    assert f"{other.nodes} nodes to {kept.nodes}" in other.why
+    assert [one.exporter for one in found.attempts] == ["dynamo"]
+    assert found.attempts[0].kept and found.attempts[0].sizes == 3 and found.attempts[0].nodes
     assert found.outputs == ("seen", "read")
     assert [dict(one) for one in found.sizes] == [
         {"batch": 2, "length": 7},
@@ -90,6 +93,13 @@ def test_the_better_of_both_exporters_is_kept(folder: Path) -> None:
     feeds = {"image": np.ones((9, 4), np.float32), "ids": np.zeros((9, 2), np.int64)}
     with ot.load("m.onnx") as engine:
         assert engine(**feeds)["seen"].shape == (9, 3)
+
+
+def test_an_exporter_that_fails_is_told_and_the_next_one_tried(folder: Path) -> None:
+    found = export("Newer", inputs="x=2x4", dynamic="x:0=batch")
+    first, second = found.attempts
+    assert (first.exporter, first.kept) == ("dynamo", False) and "exit code 9" in first.why
+    assert (second.exporter, second.kept) == (found.exporter, True) == ("torchscript", True)
 
 
 def test_a_file_that_is_right_at_one_size_alone_is_refused(folder: Path) -> None:

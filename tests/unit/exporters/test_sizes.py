@@ -9,14 +9,14 @@ import pytest
 from ortune.core.errors import BadSettings
 from ortune.core.facts import TensorSpec
 from ortune.data.stream import Stream
-from ortune.exporters import sizes
+from ortune.exporters.export import name_dimensions, size_to_trace
 
 IMAGE, IDS = TensorSpec("image", "float32", (1, 3, 8, 8)), TensorSpec("ids", "int64", (1, 16), 50)
 AXES = (("image", 0, "batch"), ("ids", 0, "batch"), ("ids", 1, "length"))
 
 
 def test_every_dimension_grows_beyond_the_example() -> None:
-    found = sizes.given((IMAGE, IDS), AXES)
+    found = name_dimensions((IMAGE, IDS), AXES)
     assert found.specs[1].shape == ("batch", "length")
     assert found.axes == AXES
     tried = found.sizes()
@@ -30,17 +30,17 @@ def test_every_dimension_grows_beyond_the_example() -> None:
 
 
 def test_without_a_dynamic_dimension_there_is_one_size() -> None:
-    assert sizes.given((IMAGE,), ()).sizes() == [{}]
+    assert name_dimensions((IMAGE,), ()).sizes() == [{}]
 
 
 def test_it_is_traced_where_no_dimension_is_1() -> None:
-    tried = sizes.given((IMAGE, IDS), AXES).sizes()[:3]
-    assert sizes.traced(tried) == 1
-    assert sizes.traced([{}]) == 0
+    tried = name_dimensions((IMAGE, IDS), AXES).sizes()[:3]
+    assert size_to_trace(tried) == 1
+    assert size_to_trace([{}]) == 0
 
 
 def test_inputs_are_made_up_at_a_size(tmp_path: Path) -> None:
-    found = sizes.given((IMAGE, IDS), AXES)
+    found = name_dimensions((IMAGE, IDS), AXES)
     path = found.write(tmp_path, {"batch": 2, "length": 5}, {"ids": (7, 9), "other": (0, 1)}, 3, 0)
     rows = list(Stream(path))
     assert len(rows) == 3
@@ -60,4 +60,4 @@ def test_what_does_not_fit_the_inputs_is_said(
     axes: tuple[tuple[str, int, str], ...], said: str
 ) -> None:
     with pytest.raises(BadSettings, match=said):
-        sizes.given((IMAGE, IDS), axes)
+        name_dimensions((IMAGE, IDS), axes)

@@ -1,11 +1,11 @@
-"""The exporters of PyTorch and transformers, each a function that writes one ONNX file."""
+"""The exporters of PyTorch and transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from ortune.core.session import Tensors
 from ortune.runtimes.torch import folder
@@ -57,81 +57,51 @@ def export(
 
     module, keywords = load(given)
     example = {name: tensor(sample[name]) for name in asked.inputs}
+    shared = {
+        "input_names": list(asked.inputs),
+        "output_names": list(asked.outputs),
+        "opset_version": opset,
+    }
     with torch.no_grad():
-        _EXPORTERS[how](_Task(module, keywords, asked, example, out, opset))
+        if how == "transformers":
+            _export_folder(module, asked, example, out, opset)
+        elif how == "dynamo":
+            axes = tuple(asked.axes(name) or None for name in asked.inputs)
+            program = torch.onnx.export(
+                flat(module, keywords, asked.inputs),
+                tuple(example.values()),
+                dynamic_shapes=(axes,) if asked.dynamic else None,
+                dynamo=True,
+                verbose=False,
+                **shared,
+            )
+            weights = module.state_dict().values()
+            size = sum(one.numel() * one.element_size() for one in weights)
+            program.save(out, external_data=size > _INSIDE)
+        else:
+            torch.onnx.export(
+                flat(module, keywords, asked.inputs),
+                tuple(example.values()),
+                str(out),
+                dynamic_axes={name: asked.axes(name) for name in asked.inputs},
+                dynamo=False,
+                **shared,
+            )
 
 
-@dataclass(frozen=True)
-class _Task:
-    module: Any
-    keywords: set[str]
-    asked: Interface
-    example: dict[str, Any]
-    out: Path
-    opset: int | None
-
-    @property
-    def wrapped(self) -> Any:
-        return flat(self.module, self.keywords, self.asked.inputs)
-
-    @property
-    def large(self) -> bool:
-        """Whether the weights go beside the file."""
-        held = self.module.state_dict().values()
-        return bool(sum(t.numel() * t.element_size() for t in held) > _INSIDE)
-
-
-def _dynamo(task: _Task) -> None:
-    import torch
-
-    axes = tuple(task.asked.axes(name) or None for name in task.asked.inputs)
-    program = torch.onnx.export(
-        task.wrapped,
-        tuple(task.example.values()),
-        input_names=list(task.asked.inputs),
-        output_names=list(task.asked.outputs),
-        dynamic_shapes=(axes,) if task.asked.dynamic else None,
-        opset_version=task.opset,
-        dynamo=True,
-        verbose=False,
-    )
-    program.save(task.out, external_data=task.large)
-
-
-def _torchscript(task: _Task) -> None:
-    import torch
-
-    torch.onnx.export(
-        task.wrapped,
-        tuple(task.example.values()),
-        str(task.out),
-        input_names=list(task.asked.inputs),
-        output_names=list(task.asked.outputs),
-        dynamic_axes={name: task.asked.axes(name) for name in task.asked.inputs},
-        opset_version=task.opset,
-        dynamo=False,
-    )
-
-
-def _transformers(task: _Task) -> None:
+def _export_folder(
+    module: Any, asked: Interface, example: Mapping[str, Any], out: Path, opset: int | None
+) -> None:
+    """Have transformers write a model of its own, as its exporter knows it."""
     import torch
     from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
     shapes = {
-        name: dict.fromkeys(task.asked.axes(name), torch.export.Dim.DYNAMIC)
-        for name in task.asked.inputs
+        name: dict.fromkeys(asked.axes(name), torch.export.Dim.DYNAMIC) for name in asked.inputs
     }
-    config = OnnxConfig(dynamic_shapes=shapes, opset_version=task.opset)
-    found = OnnxExporter().export(task.module, dict(task.example), config=config)
-    OnnxExporter.save_program(found.program, task.out)
-
-
-_Exporter: TypeAlias = Callable[[_Task], None]
-_EXPORTERS: Mapping[str, _Exporter] = {
-    "dynamo": _dynamo,
-    "torchscript": _torchscript,
-    "transformers": _transformers,
-}
+    config = OnnxConfig(dynamic_shapes=shapes, opset_version=opset)
+    found = OnnxExporter().export(module, dict(example), config=config)
+    OnnxExporter.save_program(found.program, out)
 
 
 def flat(module: Any, keywords: set[str], names: Sequence[str]) -> Any:
