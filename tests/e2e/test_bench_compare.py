@@ -19,16 +19,11 @@ def test_a_saved_run_compares_with_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "out.json")
-    words = ["--levels", "basic,all", "--threads", "1", "--memory-by-node", "--wide"]
+    words = ["--levels", "basic,all", "--threads", "1", "--wide"]
     assert main(["bench", str(MODEL), *words, "--sets=1", "--seconds=0.5", "--json", out]) == 0
     said = capsys.readouterr().out
-    for heading in ("cpu(threads=1, level=basic)", "p99.9", "arena MB", "memory by node"):
+    for heading in ("cpu(threads=1, level=basic)", "p99.9", "memory"):
         assert heading in said
-    found = json.loads(Path(out).read_text())
-    names = {node["name"] for node in found["rows"][0]["allocated"]["nodes"]}
-    assert any("relu" in name for name in names), "names of the graph, without a hash"
-    arena = found["rows"][0]["allocated"]["arena"]
-    assert arena is None or arena["peak"] > 100_000
     assert main(["compare", out, out]) == 0
     assert "1.000 [" in capsys.readouterr().out
 

@@ -1,8 +1,6 @@
-"""Several at once on a device: instances by its name, processes beside one with instances."""
+"""Several at once on a device: instances by its name."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,13 +37,3 @@ def test_every_device_holds_its_group() -> None:
 def test_a_device_that_is_not_there_is_an_error() -> None:
     with pytest.raises(OrtuneError):
         ot.load(MODEL, on="cuda", instances=f"1@gpu{len(gpu.gpus()) + 7}")
-
-
-def test_processes_beside_instances(tmp_path: Path) -> None:
-    found = ot.bench(MODEL, on="cuda", processes=2, batch=8, seconds=2, sets=1)
-    assert [(one.processes, one.instances) for one in found.side_by_side] == [
-        (1, 2),
-        (2, 1),
-        (1, 1),
-    ]
-    assert all(one.per_second and one.run_p50_ns for one in found.side_by_side)

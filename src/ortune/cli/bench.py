@@ -18,11 +18,9 @@ from ortune.core.request import request
 from ortune.core.wording import count
 
 if TYPE_CHECKING:
-    from ortune.analysis.benchmark.crossover import Crossover
-    from ortune.analysis.benchmark.result import BenchResult, SelfCheck, SideBySide, Winner
+    from ortune.analysis.benchmark.result import BenchResult, SelfCheck, Winner
     from ortune.core.trial import Interval
 
-_MOST_NODES = 10
 _DROPPED = ("p90 ms>", "CPU ms>", "size>", "peak MB>", "runs/s>", "samples/s>")
 """Columns that go first where a terminal is narrow; ``--wide`` shows all."""
 _GAP = 2
@@ -49,8 +47,8 @@ def command(asked: _Asked) -> int:
     from ortune.analysis.benchmark.bench import run
 
     found = run(asked)
-    if found.pipelines or found.side_by_side:
-        output.answer(found, lambda: _show_engines(found))
+    if found.pipelines:
+        output.answer(found, lambda: _show_frames(found))
     else:
         output.answer(found, lambda: show_rows(found, wide=asked.wide))
     check = found.self_check
@@ -86,7 +84,6 @@ def show_rows(found: BenchResult, *, wide: bool) -> None:
     _reported(names, rows)
     for row in rows:
         _shapes(row)
-        _nodes(row)
     for line in _sentences(found, rows):
         output.say(line)
 
@@ -189,11 +186,6 @@ def _energy(row: Row) -> str:
     return ", ".join(f"{name} {1000 * joules:.3g} mJ" for name, joules in used.items())
 
 
-def _arena(row: Row, key: str) -> float | None:
-    found = (row["allocated"] or {}).get("arena")
-    return found[key] if found else None
-
-
 _LATENCY: tuple[Column, ...] = (
     ("entries>", lambda row: str(row.get("entries", 0))),
     ("mean>", _ms("mean_ns")),
@@ -209,11 +201,10 @@ _LATENCY: tuple[Column, ...] = (
 
 def _start(rows: Sequence[Row]) -> list[Column]:
     """Where a provider builds engines, the process that built and those that did not, apart."""
-    runtime: Column = (
-        "of which runtime>",
-        lambda row: milliseconds(row["runtime"]["load_ns"]),
-    )
-    plain = [("session>", _middle("load_ns")), runtime, ("first inference>", _middle("first_ns"))]
+    plain: list[Column] = [
+        ("session>", _middle("load_ns")),
+        ("first inference>", _middle("first_ns")),
+    ]
     if not any(row.get("caches") for row in rows):
         return plain
     apart = [
@@ -221,17 +212,14 @@ def _start(rows: Sequence[Row]) -> list[Column]:
         for what, key in (("session", "load_ns"), ("first inference", "first_ns"))
         for cache in ("cold", "warm")
     ]
-    return [*(plain if not all(row.get("caches") for row in rows) else [runtime]), *apart]
+    return [*(plain if not all(row.get("caches") for row in rows) else ()), *apart]
 
 
 _MEMORY: tuple[Column, ...] = (
     ("peak RSS MB>", lambda row: megabytes(row["peak_rss"])),
     ("RSS MB>", lambda row: megabytes(row["rss"])),
-    ("of which runtime>", lambda row: megabytes(row["runtime"]["rss"])),
     ("samples>", lambda row: megabytes(row["samples_bytes"])),
     ("USS MB>", lambda row: megabytes(row["uss"])),
-    ("arena MB>", lambda row: megabytes(_arena(row, "held"))),
-    ("of which used>", lambda row: megabytes(_arena(row, "peak"))),
     ("file>", lambda row: size(row["size"])),
 )
 _GPU: tuple[Column, ...] = (
@@ -276,24 +264,6 @@ def _shapes(row: Row) -> None:
         )
 
 
-def _nodes(row: Row) -> None:
-    """Print the nodes for which a run allocates most; all are in the JSON."""
-    recorded = row["allocated"] or {}
-    if "nodes" not in recorded or row["again"]:
-        return
-    title = f"memory by node: {Path(row['model']).name} on {row['backend']}"
-    if recorded["nodes"] is None:
-        output.say(f"{title}: not measured, {recorded['why']['nodes']}")
-        return
-    keys = ("outputs", "temporary", "inputs")
-    biggest = recorded["nodes"][:_MOST_NODES]
-    output.table(
-        ("node", "outputs MB>", "scratch MB>", "reads MB, weights too>"),
-        [(n["name"], *(megabytes(n[key] or None) for key in keys)) for n in biggest],
-        f"{title}, the biggest of {len(recorded['nodes'])}",
-    )
-
-
 def _heading(key: str) -> str:
     return f"{key.removesuffix('_ns').replace('_', ' ')}{' ms' if key.endswith('_ns') else ''}"
 
@@ -331,14 +301,7 @@ def _sentences(found: BenchResult, rows: Sequence[Row]) -> list[str]:
     lines += [f"note: {one.what}; to change that: {one.change}" for one in judged.advice]
     for one in found.winners:
         lines += _winner(one, found, rows, several)
-    return lines + _crossovers(found.crossovers)
-
-
-def _crossovers(every: Sequence[Crossover]) -> list[str]:
-    """Say where sides change; where none does, who is ahead of the first."""
-    real = [one for one in every if one.batch is not None]
-    first = [one for one in every if one.one == every[0].one]
-    return [one.says for one in real or first]
+    return lines
 
 
 def _check(check: SelfCheck | None) -> list[str]:
@@ -375,19 +338,8 @@ def _winner(one: Winner, found: BenchResult, rows: Sequence[Row], several: bool)
     return [f"{where}no winner: the difference is inside the noise"]
 
 
-def _show_engines(found: BenchResult) -> None:
-    """Print frames or processes, then what follows from them."""
-    if found.pipelines:
-        _frames(found)
-    if found.side_by_side:
-        _processes(found)
-    for advice in found.judgement.advice:
-        output.say(f"note: {advice.what}; to change that: {advice.change}")
-    if found.judgement.too_noisy:
-        output.say("nothing is claimed: this machine is too noisy for a verdict")
-
-
-def _frames(found: BenchResult) -> None:
+def _show_frames(found: BenchResult) -> None:
+    """Print frames beside the models alone, then what follows from them."""
     output.table(
         (
             *("model", "backend", "model ms>", "model, a second>", "ratio [99 %]>"),
@@ -411,9 +363,12 @@ def _frames(found: BenchResult) -> None:
         f"around the model: {found.rows[0]['workload']}",
     )
     output.say("model: the calls that a frame makes of the engine, without the rest of the frame")
-    if not found.judgement.too_noisy:
-        for line in _gains(found):
-            output.say(line)
+    for line in () if found.judgement.too_noisy else _gains(found):
+        output.say(line)
+    for advice in found.judgement.advice:
+        output.say(f"note: {advice.what}; to change that: {advice.change}")
+    if found.judgement.too_noisy:
+        output.say("nothing is claimed: this machine is too noisy for a verdict")
 
 
 def _gains(found: BenchResult) -> Iterator[str]:
@@ -441,36 +396,3 @@ def _percent(share: Interval | None) -> str:
 
 def _each_ns(per_second: float | None) -> float | None:
     return 1e9 / per_second if per_second else None
-
-
-def _processes(found: BenchResult) -> None:
-    from ortune.core.trial import Interval
-
-    output.table(
-        (
-            *("model", "backend", "side by side", "samples/s>", "time each, ratio [99 %]>"),
-            *("run p50 ms>", "p99 ms>", "run, ratio [99 %]>", "USS MB>", ""),
-        ),
-        [
-            (
-                Path(found.rows[one.row]["model"]).name,
-                placed(found.rows[one.row]),
-                _layout(one),
-                figure(one.per_second),
-                interval(one.time_ratio),
-                milliseconds(one.run_p50_ns),
-                milliseconds(one.run_p99_ns),
-                interval(one.latency_ratio or Interval(1.0, 1.0, 1.0)),
-                megabytes(found.rows[one.row]["uss"]),
-                found.rows[one.row]["error"] or "",
-            )
-            for one in found.side_by_side
-        ],
-    )
-    output.say("ratio: to one process with all instances; all sessions are always busy")
-
-
-def _layout(one: SideBySide) -> str:
-    processes = count(one.processes, "process", "processes")
-    each = "" if one.processes == 1 else " each"
-    return f"{processes}, {count(one.instances, 'instance')}{each}"

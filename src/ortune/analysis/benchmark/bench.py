@@ -9,13 +9,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ortune.analysis.benchmark import matrix, rows
-from ortune.analysis.benchmark.allocations import allocated
-from ortune.analysis.benchmark.engines import frames, processes
+from ortune.analysis.benchmark.engines import frames
 from ortune.analysis.benchmark.interleave import Contestant, TimedRow, contest
 from ortune.analysis.benchmark.judged import result
 from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.benchmark.result import BenchResult
-from ortune.analysis.benchmark.runtime_floor import floor
 from ortune.core import custom_ops
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
@@ -33,7 +31,7 @@ from ortune.model.io import file
 def run(asked: Bench) -> BenchResult:
     """Time models x backends x levels x threads, at every batch, in one interleaved run.
 
-    With a frame around the model, or with several processes of it, as asked for.
+    With the user's frame around the model where one is asked for.
     """
     on = (asked.on,) if isinstance(asked.on, str) else asked.on
     equipped = [custom_ops.equipped(one, asked.custom_ops) for one in on]
@@ -41,8 +39,6 @@ def run(asked: Bench) -> BenchResult:
     chosen = matrix.backends(equipped, asked.threads, asked.levels, asked.sink, where)
     if asked.end_to_end:
         return frames.run(asked, chosen, where)
-    if asked.processes:
-        return processes.run(asked, chosen, where)
     driven = matrix.batched(read_workload(asked.workload, asked.batch), asked.batches)
     return timed(matrix.contestants(paths(asked.models), chosen, driven, where), asked)
 
@@ -91,12 +87,10 @@ def timed(groups: Sequence[Sequence[Contestant]], asked: Bench) -> BenchResult:
     if not all(groups):
         raise BadSettings("there is nothing to time", fix="give a model and a backend")
     first = groups[0][0]
-    places = dict.fromkeys((one.backend, one.environment) for group in groups for one in group)
     meters = energy()
     with TemporaryDirectory(prefix="ortune-") as folder:
         root = Path(folder)
         streams = _streams(groups, asked, root)
-        floors = {place: floor(place[0], root / "floor", place[1]) for place in places}
         raced = [[TimedRow(one, streams[one.model]) for one in group] for group in groups]
         if asked.self_check:
             raced[0].append(TimedRow(replace(first, again=True), streams[first.model]))
@@ -104,20 +98,6 @@ def timed(groups: Sequence[Sequence[Contestant]], asked: Bench) -> BenchResult:
         contest(raced, root, asked.seconds, meters, asked.sets, asked.sink)
         record = noise.between(before, noise.snapshot())
         every = [row for group in raced for row in group]
-        held = {
-            row.contestant: allocated(
-                row.contestant, row.stream, root, by_node=asked.memory_by_node
-            )
-            for row in every
-            if not (row.error or row.contestant.again)
-        }
     digests = {path: file.digest(path) for path in streams}
-    made = [
-        rows.row(one, digests[one.contestant.model], meters)
-        | {
-            "runtime": dict(floors[one.contestant.backend, one.contestant.environment]),
-            "allocated": held.get(replace(one.contestant, again=False)),
-        }
-        for one in every
-    ]
+    made = [rows.row(one, digests[one.contestant.model], meters) for one in every]
     return result(raced, made, record)

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
 from ortune.core.event import Progress, Sink, silent
-from ortune.core.hardware.cpus import shares, usable_cpus
-from ortune.core.plugins.stored import lowered
 from ortune.core.trial import Burst, Pair
 from ortune.core.workload import Span, Workload
-from ortune.engine.instances import bound
-from ortune.measurement.job import Answering
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.process import PROGRAM, Worker, WorkerFailed, lone
-from ortune.measurement.team import Team
 from ortune.measurement.timing.turns import Warmed, blocks, burst, pace, ready, warm
 
 _BLOCKS = (4, 30)
@@ -39,7 +33,6 @@ class Contestant:
         again: It is the first contestant once more, to see what the machine calls equal.
         environment: Where its processes run.
         program: What a process runs: a module, and words behind the job's file.
-        processes: So many as one, see `Team`; 0 is one that is asked for itself.
     """
 
     model: Path
@@ -48,7 +41,6 @@ class Contestant:
     again: bool = False
     environment: str = HERE
     program: tuple[str, ...] = PROGRAM
-    processes: int = 0
 
 
 @dataclass
@@ -146,7 +138,7 @@ class _Set:
         self._stack = stack
         self._tell = tell
         self._sink = sink
-        self._live: dict[int, Answering] = {}
+        self._live: dict[int, Worker] = {}
 
     def run(self, seconds: float, *, backwards: bool = False) -> None:
         """Start a process for every row, one by one, and time all in turns until time is up.
@@ -195,29 +187,18 @@ class _Set:
         Its first process builds the engines of a provider that has any, the others find them.
         """
         row = self._rows[index]
-        process = self._process(index, row)
-        worker = self._live[index] = self._stack.enter_context(process)
+        worker = self._live[index] = self._stack.enter_context(self._worker(index, row))
         started = ready(worker)
         row.load_ns.append(started.load_ns)
         row.first_ns.append(started.first_ns)
         row.caches += [started.cache] if started.cache else []
         row.placement = started.placement
 
-    def _process(self, index: int, row: TimedRow) -> AbstractContextManager[Answering]:
-        """Start a row's process, or its processes, each on CPUs of its own."""
-        several = row.contestant.processes
-        if not several:
-            return self._worker(index, row)
-        parts = shares(usable_cpus(), several)
-        each = partial(self._worker, index, row)
-        return Team([partial(each, cpus if several > 1 else ()) for cpus in parts])
-
-    def _worker(self, index: int, row: TimedRow, cpus: Sequence[int] = ()) -> Worker:
-        """Start one process, on some CPUs with no more threads than these."""
+    def _worker(self, index: int, row: TimedRow) -> Worker:
         who = row.contestant
         job = lone(
             who.model,
-            lowered(who.backend, len(cpus))[0] if cpus else who.backend,
+            who.backend,
             row.stream,
             self._root,
             "bench",
@@ -225,8 +206,7 @@ class _Set:
             who.environment,
             self._root / "engines" / f"{index}-{who.workload.batch}",
         )
-        with bound(cpus):
-            return Worker(job, program=who.program, sink=self._sink)
+        return Worker(job, program=who.program, sink=self._sink)
 
     def _warm(self, index: int) -> Warmed:
         """Run until latencies settle; what the workload tells of it is dropped."""

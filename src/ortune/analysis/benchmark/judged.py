@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ortune.analysis.benchmark.crossover import crossovers
 from ortune.analysis.benchmark.interleave import TimedRow, pairs
 from ortune.analysis.benchmark.ratios import Ratios
 from ortune.analysis.benchmark.result import BenchResult, NoiseVerdict, SelfCheck, Winner
@@ -52,9 +51,6 @@ def result(
         ratios=tuple(ratios),
         winner=winners[0].row if len(winners) == 1 else None,
         winners=tuple(winners),
-        crossovers=()
-        if judged.too_noisy or len(groups) < 2
-        else tuple(crossovers(made, lambda a, b: stand.between(every[b], every[a]))),
         self_check=None
         if again is None or equal is None
         else SelfCheck(again, equal, not equal.clear),

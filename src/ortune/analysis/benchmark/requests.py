@@ -13,7 +13,7 @@ from ortune.core.plugins import user_function
 from ortune.core.request import DataRequest, Request, request
 from ortune.core.workload import Workload
 
-_OF_ROWS = ("batches", "workload", "self_check", "memory_by_node")
+_OF_ROWS = ("batch", "batches", "workload", "self_check")
 
 
 @request
@@ -44,11 +44,9 @@ class Bench(CustomOpsRequest, DataRequest):
         batches: Time at these batches; rows of one are compared.
         workload: How runs are driven: "throughput(sessions=2)", "arrivals(rate=50)".
         self_check: Time the first row against itself too: an A/A.
-        memory_by_node: List the nodes that take most memory, measured in processes of their own.
         seconds: Time for timing; more where many rows need it.
         sets: Sets of fresh processes; fewer are quicker, and intervals wider.
         end_to_end: Time pkg.module:frame, which gets (engine, sample), and the model's part of it.
-        processes: Time that many processes against one with as many instances, both always busy.
         environment: Names of `ortune env list` by comma, and "here": each is timed.
 
     Raises:
@@ -64,34 +62,22 @@ class Bench(CustomOpsRequest, DataRequest):
     batches: Counts = Counts(())
     workload: Annotated[str | Workload, Option("SPEC")] = "latency"
     self_check: bool = False
-    memory_by_node: bool = False
     seconds: Annotated[float, Option(low=0.1)] = 10.0
     sets: Annotated[int, Option(low=1, high=1000)] = 5
     end_to_end: Annotated[str, Option("MODULE:FRAME")] = ""
-    processes: Annotated[int, Option("N", per_cpu=1)] = 0
     environment: Words = Words((), Option("NAME,...", shown="here"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.end_to_end:
             user_function.demand_own(self.end_to_end, *user_function.FRAME)
-            self._demand_alone("end_to_end", "processes", "batch", *_OF_ROWS)
-        if self.processes:
-            self._demand_alone("processes", *_OF_ROWS)
-
-    def _demand_alone(self, option: str, *others: str) -> None:
-        """Refuse options that say otherwise what a run is.
-
-        Raises:
-            BadSettings: One is given.
-        """
-        for name in others:
-            if getattr(self, name) not in (0, False, (), "latency"):
-                words = [f"--{one.replace('_', '-')}" for one in (option, name)]
-                raise BadSettings(
-                    f"{words[0]} says what is run, and so does {words[1]}",
-                    fix=f"leave {words[1]} out",
-                )
+            for name in _OF_ROWS:
+                if getattr(self, name) not in (0, False, (), "latency"):
+                    option = f"--{name.replace('_', '-')}"
+                    raise BadSettings(
+                        f"--end-to-end says what is run, and so does {option}",
+                        fix=f"leave {option} out",
+                    )
 
 
 class Thresholds(Field[Mapping[str, float], Sequence[str] | None]):

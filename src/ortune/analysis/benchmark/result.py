@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ortune.analysis.benchmark.crossover import Crossover
 from ortune.core.capabilities import placed
 from ortune.core.result import TableResult
 from ortune.core.trial import Interval
@@ -86,31 +85,6 @@ class Pipeline:
     model_ratio: Interval | None
 
 
-@dataclass(frozen=True)
-class SideBySide:
-    """Processes of a model side by side, all always busy.
-
-    Attributes:
-        row: Index of the row.
-        processes: Each with an engine of its own.
-        instances: Sessions of each engine.
-        per_second: Samples of all together; None where the row failed.
-        run_p50_ns: Median of single runs among the others.
-        run_p99_ns: 99th percentile of them.
-        time_ratio: Time per inference over that of one process with all instances, at 99 %.
-        latency_ratio: A run's median over that of a run there, at 99 %.
-    """
-
-    row: int
-    processes: int
-    instances: int
-    per_second: float | None
-    run_p50_ns: float | None
-    run_p99_ns: float | None
-    time_ratio: Interval | None
-    latency_ratio: Interval | None
-
-
 @dataclass(frozen=True, repr=False)
 class BenchResult(TableResult):
     """Models timed on backends side by side.
@@ -121,7 +95,6 @@ class BenchResult(TableResult):
             that failed.
         winner: Index of the fastest; None inside the noise, or with several batches.
         winners: The fastest of every batch.
-        crossovers: Who is ahead at which batch.
         self_check: None when it was not asked for.
         machine: What the times hold for.
         versions: Of the runtimes where the first row ran.
@@ -129,14 +102,12 @@ class BenchResult(TableResult):
         counts: How many rows came to what beside the first of their batch, in words.
         environments: Name -> versions of the runtimes there.
         pipelines: With a frame: what the models' speed is worth inside of it.
-        side_by_side: With processes: what they do together.
     """
 
     rows: tuple[Mapping[str, Any], ...]
     ratios: tuple[Interval | None, ...]
     winner: int | None
     winners: tuple[Winner, ...]
-    crossovers: tuple[Crossover, ...]
     self_check: SelfCheck | None
     machine: Mapping[str, str]
     versions: Mapping[str, str]
@@ -145,7 +116,6 @@ class BenchResult(TableResult):
     counts: Mapping[str, int] = field(default_factory=dict)
     environments: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     pipelines: tuple[Pipeline, ...] = ()
-    side_by_side: tuple[SideBySide, ...] = ()
 
     def summary(self) -> Mapping[str, object]:
         """Return the fastest row of every batch, and whether the machine was quiet enough."""

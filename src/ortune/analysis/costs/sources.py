@@ -178,7 +178,7 @@ def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
     if measures - {_LATENCY, PER_FRAME}:
         raise BadData(
             f"{source} holds no latencies of single runs",
-            fix="bench without --workload; --processes counts what runs side by side",
+            fix="bench without --workload",
         )
     if not options:
         raise BadData(f"no row of {source} ran", fix="see its errors")

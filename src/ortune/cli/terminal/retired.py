@@ -10,6 +10,8 @@ _ALONE = "`pip install --no-deps ortune` beside numpy and onnxruntime opens bund
 RETIRED: Mapping[str, str] = {
     "pack --reader": _ALONE,
     "reader": _ALONE,
+    "bench --processes": "load test servers: ortune loadtest MODEL --processes N",
+    "bench --memory-by-node": "see `peak_rss` of bench, and `ortune profile` for single nodes",
 }
 """Old word -> what to do instead, as the text behind ``fix:``.
 

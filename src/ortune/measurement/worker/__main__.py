@@ -18,8 +18,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO, Any, TypeAlias
+from typing import IO, Any
 
 from ortune.core.errors import OrtuneError, gist
 from ortune.core.plugins import codec
@@ -30,20 +29,12 @@ from ortune.measurement.worker.workbench import Workbench
 _PR_SET_PDEATHSIG = 1
 
 
-Task: TypeAlias = Callable[..., dict[str, Any]]
-
-
-def main(
-    path: str,
-    made: Callable[..., Workbench] = Workbench,
-    more: Mapping[str, Task] = MappingProxyType({}),
-) -> int:
+def main(path: str, made: Callable[..., Workbench] = Workbench) -> int:
     """Serve commands until standard input ends.
 
     Args:
         path: The job's file.
         made: Makes the workbench.
-        more: Tasks beside those of every worker.
     """
     _die_with_parent()
     answers = _claim_stdout()
@@ -55,18 +46,16 @@ def main(
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
 
-        bench, tasks = made(job, stack, tell), {**TASKS, **more}
+        bench = made(job, stack, tell)
         for line in filter(str.strip, sys.stdin):
-            tell(_answer(bench, json.loads(line), tasks))
+            tell(_answer(bench, json.loads(line)))
     return 0
 
 
-def _answer(
-    bench: Workbench, command: Mapping[str, Any], tasks: Mapping[str, Task]
-) -> dict[str, Any]:
+def _answer(bench: Workbench, command: Mapping[str, Any]) -> dict[str, Any]:
     arguments = {key: value for key, value in command.items() if key != "do"}
     try:
-        return tasks[str(command["do"])](bench, **arguments)
+        return TASKS[str(command["do"])](bench, **arguments)
     except OrtuneError as error:
         return {"error": error.what, "fix": error.fix}
     except Exception as error:

@@ -26,7 +26,6 @@ from ortune.core.session import Tensors
 from ortune.data import stream
 from ortune.measurement.job import MAIN
 from ortune.measurement.machine.memory import peak_rss
-from ortune.measurement.worker.allocations import arena, nodes
 from ortune.measurement.worker.exports import answer_module, describe_module, export_module
 from ortune.measurement.worker.observers import extents, observe
 from ortune.measurement.worker.peaks import peaks
@@ -224,8 +223,6 @@ _TASKS = (
         laps,
         recorded,
         peaks,
-        arena,
-        nodes,
         roll,
         capabilities,
         prepare,

@@ -9,9 +9,7 @@ import pytest
 from tests.unit import environments, studies
 
 import ortune as ot
-from ortune.analysis.benchmark.crossover import crossovers
 from ortune.cli.main import main
-from ortune.core.capabilities import placed
 from ortune.core.errors import BadSettings
 from ortune.core.result import as_json
 from ortune.measurement.environments.installed import add
@@ -40,19 +38,6 @@ def test_they_are_rows_of_one_bench(
     assert row.name == "toy.onnx on cpu -> cpu, in ort-1.24.4"
     (row,) = ot.compare([one, two], by="model,environment").rows
     assert row.name == "toy.onnx on cpu, in ort-1.24.4"
-
-
-def test_sides_of_a_crossover_are_told_apart_by_it() -> None:
-    rows = [
-        {"model": "m", "backend": "cpu", "environment": where, "batch": batch, "again": False}
-        | {"error": None, "turns": [[[times] * 4] * 8], "waited": [[[0.0] * 4] * 8]}
-        | {"runs_each": [1], "alike": True}
-        for where, each in (("here", 100), ("ort-1.24.4", 200))
-        for batch, times in ((1, each), (8, 8 * each))
-    ]
-    (found,) = crossovers(rows)
-    assert (found.one, found.two) == ("cpu", "cpu in ort-1.24.4")
-    assert placed({"backend": "cpu"}) == placed(rows[0]) == "cpu"
 
 
 def test_verify_runs_the_other_model_there(

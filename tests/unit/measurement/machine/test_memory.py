@@ -1,4 +1,4 @@
-"""Memory and CPU of a worker, and the runtime's node record."""
+"""Memory and CPU of a worker."""
 
 from __future__ import annotations
 
@@ -10,34 +10,10 @@ from pathlib import Path
 import pytest
 
 from ortune.backends.cpu import Cpu
-from ortune.core.errors import BadData
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.machine import memory
-from ortune.measurement.machine.memory import NodeMemory, read_nodes
 from ortune.measurement.worker import workload as usage
 from ortune.measurement.worker.workbench import Workbench
-
-HEADER = "#name,input_sizes,initializers_sizes,total_dynamic_sizes,total_temp_allocations"
-
-
-def test_nodes_are_read_biggest_first_and_names_lose_their_hash(tmp_path: Path) -> None:
-    path = tmp_path / "nodes.csv"
-    path.write_text(
-        f"{HEADER}\nConv_1_16066618026671468227,4624,0,10,5\na,b_12,900,0,0,0\nBig_3,8,1,50000,0\n"
-    )
-    found = read_nodes(path)
-    assert [node.name for node in found] == ["Big_3", "Conv_1", "a,b_12"]
-    assert found[1] == NodeMemory("Conv_1", 4624, 0, 10, 5) and found[1].allocated == 15
-
-
-@pytest.mark.parametrize(
-    "text", ["", "name,size\nx,1\n", f"{HEADER}\nx,1,2\n", f"{HEADER}\nx,1,2,3,y"]
-)
-def test_another_format_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "nodes.csv"
-    path.write_text(text)
-    with pytest.raises(BadData):
-        read_nodes(path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux'")

@@ -55,7 +55,7 @@ def run(asked: Bench, chosen: Sequence[Backend], environments: Sequence[str]) ->
         told = [[(row, took) for row in whole], [(row, _SAME) for row in models]]
         turns = [row for pair in zip(whole, models, strict=True) for row in pair]
         timings = timed([turns], told, asked, root)
-    return replace(timings, pipelines=tuple(_pipelines(timings, whole, models)), crossovers=())
+    return replace(timings, pipelines=tuple(_pipelines(timings, whole, models)))
 
 
 def _in(one: Contestant, role: str, frame: str) -> Contestant:

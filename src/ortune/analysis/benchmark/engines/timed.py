@@ -17,8 +17,6 @@ from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import energy
 from ortune.model.io import file
 
-_UNKNOWN: Mapping[str, Any] = {"runtime": {"rss": None, "load_ns": None}, "allocated": None}
-
 
 def timed(
     raced: Sequence[Sequence[TimedRow]],
@@ -45,7 +43,7 @@ def timed(
     models = dict.fromkeys(row.contestant.model for group in raced for row in group)
     known = {path: _identity(path) for path in models}
     made = [
-        {**rows.row(one, known[one.contestant.model][0], meters, size), **_UNKNOWN, **more}
+        {**rows.row(one, known[one.contestant.model][0], meters, size), **more}
         for group in told
         for one, more in group
         for size in (known[one.contestant.model][1],)

@@ -1,4 +1,4 @@
-"""A worker that runs whole engines: bare, in a frame of the user's, or what that calls.
+"""A worker that runs whole engines: in a frame of the user's, or what that calls.
 
 ``python -m ortune.analysis.benchmark.engines.worker JOB.json [frame|model pkg.module:frame]``
 answers the commands of every worker. A run is a call of the engine, a frame, or the calls that a
@@ -26,7 +26,6 @@ from ortune.core.session import Tensors
 from ortune.engine.call import Call
 from ortune.engine.engine import Engine
 from ortune.engine.load import load
-from ortune.load_generation import lanes as lane_threads
 from ortune.measurement.job import MAIN
 from ortune.measurement.worker import __main__ as program
 from ortune.measurement.worker.lane import Round, SessionLane
@@ -191,50 +190,9 @@ def framing(path: str) -> Framing:
     return act
 
 
-def window(bench: Workbench, at: int, begin_ns: int, end_ns: int) -> dict[str, Any]:
-    """Run every lane without a pause until a moment has passed.
-
-    Args:
-        at: First position of the cycle.
-        begin_ns: On the machine's monotonic clock; runs count that begin after it.
-        end_ns: Runs count that end before it; each lane counts one at least.
-
-    Returns:
-        ``rates``: counted runs a nanosecond of each lane; ``runs_ns``: of each counted run;
-        ``waited``: share of the time that threads stood in the run queue, -1 where unknown.
-    """
-    bench.prepare()
-    lanes = bench.lanes
-
-    def drive(lane: Any) -> tuple[list[int], int, int]:
-        position, total, first = at + list(lanes).index(lane), 0, 0
-        taken: list[int] = []
-        while True:
-            start = time.monotonic_ns()
-            lane_threads.run(lane, position)
-            end = time.monotonic_ns()
-            position, total = position + len(lanes), total + 1
-            if start >= begin_ns and (end <= end_ns or not taken):
-                first = first or start
-                taken.append(end - start)
-                last = end
-            if taken and end >= end_ns:
-                return taken, last - first, total
-
-    waiting = lane_threads.Waiting(lanes[0])
-    found = lane_threads.side_by_side(lanes, drive, waiting)
-    bench.runs += sum(total for _, _, total in found)
-    return {
-        "rates": [len(taken) / max(1, spent) for taken, spent, _ in found],
-        "runs_ns": [ns for taken, _, _ in found for ns in taken],
-        "waited": waiting.share(),
-    }
-
-
 def main(path: str, role: str = BARE, function: str = "") -> int:
     """Serve commands until standard input ends."""
-    made = partial(EngineBench, role=role, path=function)
-    return program.main(path, made, {"window": window})
+    return program.main(path, partial(EngineBench, role=role, path=function))
 
 
 if __name__ == "__main__":
