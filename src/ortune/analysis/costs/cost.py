@@ -26,7 +26,6 @@ class ServingOption:
         inference_s: One run of one process alone.
         ratio: Its latency over the first option's, 99 %; None where both were not timed in turns.
         samples: In one run.
-        slowdown: A run's time among all processes of a machine over its time alone.
         accuracy: ``proved``, ``likely``, or empty where it was not judged.
         confirmed: Its source stands by the ratio: measured anew at the end of a search, and on a
             machine that was calm enough for a verdict.
@@ -36,7 +35,6 @@ class ServingOption:
     inference_s: float
     ratio: Interval | None = None
     samples: int = 1
-    slowdown: float = 1.0
     accuracy: str = ""
     confirmed: bool = True
 
@@ -51,7 +49,7 @@ class Figures:
     """What one option brings and costs under the terms.
 
     Attributes:
-        total_s: One run with its overhead, among the machine's processes.
+        total_s: One run with its overhead.
         fps_process: Samples a second of one process.
         fps_machine: Of all processes of one machine.
         machines: Paid for: whole ones under a load, else the share of a machine that does the
@@ -130,7 +128,7 @@ class Costs(TableResult):
 def figures(option: ServingOption, terms: Terms, work_per_s: float, *, whole: bool) -> Figures:
     """Return what an option brings and costs.
 
-    total = inference * slowdown + overhead; FPS of a process = samples / total, of a machine =
+    total = inference + overhead; FPS of a process = samples / total, of a machine =
     processes * that; cost of 1,000 FPS-hours = price / FPS * 1000, of a million = price / 3600 /
     FPS * 10^6; machines = work / FPS, rounded up when `whole`; month = machines * price * hours.
 
@@ -138,7 +136,7 @@ def figures(option: ServingOption, terms: Terms, work_per_s: float, *, whole: bo
         work_per_s: Samples a second that must be done.
         whole: Only whole machines can be paid for.
     """
-    total = option.inference_s * option.slowdown + terms.overhead_s
+    total = option.inference_s + terms.overhead_s
     process = option.samples / total
     machine = terms.processes * process
     share = work_per_s / machine

@@ -10,11 +10,11 @@ from typing import Annotated
 from ortune.analysis.costs import terms
 from ortune.core.custom_ops import BackendRequest
 from ortune.core.fields import Option
-from ortune.core.request import DataRequest, WorkerRequest, request
+from ortune.core.request import DataRequest, Request, request
 
 
 @request
-class Cost(WorkerRequest):
+class Cost(Request):
     """Price what RUN measured: an `optimize -o` folder, a file of `bench` or `loadtest`.
 
     The first row is what is paid today. Money is in the price's own unit.
@@ -33,10 +33,9 @@ class Cost(WorkerRequest):
         effort: Work the change takes: 4h@80/h.
         hours_per_day: Hours that machines are paid for; a month has 30.4 days.
         within_months: Latest return of the money for the verdict "do it".
-        measure: Time that many processes at once, on this machine.
 
     Raises:
-        OrtuneError: A word or a source cannot be read, or the processes do not start.
+        OrtuneError: A word or a source cannot be read.
     """
 
     sources: Annotated[str | Path | Sequence[str | Path], Option("RUN...")]
@@ -49,7 +48,6 @@ class Cost(WorkerRequest):
     effort: Annotated[str, Option("H@P")] = ""
     hours_per_day: Annotated[float, Option(high=24)] = 24.0
     within_months: Annotated[float, Option("MONTHS", "--within", high=1200)] = 6.0
-    measure: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,8 +60,6 @@ class Cost(WorkerRequest):
         ):
             if text:
                 read(text)
-        if self.measure:
-            Option(per_cpu=2).check("processes", self.processes)
 
 
 @request

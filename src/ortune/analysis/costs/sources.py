@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import shlex
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -34,7 +31,6 @@ class Priced:
 
     Attributes:
         options: The first is the measure of those timed in turns with it.
-        jobs: Job files of workers that open the options again; None where there is none.
         measure: File name of the first option's model, and its backend.
         chosen: Name of the option that the source itself calls best, or empty.
         tuning_s: Seconds that its search took.
@@ -42,7 +38,6 @@ class Priced:
     """
 
     options: tuple[ServingOption, ...]
-    jobs: tuple[Path | None, ...]
     measure: tuple[str, str]
     chosen: str = ""
     tuning_s: float = 0.0
@@ -80,7 +75,7 @@ def joined(found: Sequence[Priced]) -> Priced:
     keep their ratios: each was timed in turns with that row. Otherwise they have none.
     """
     first, *rest = found
-    options, jobs = list(first.options), list(first.jobs)
+    options = list(first.options)
     for source in rest:
         chained = source.measure == first.measure
         base, *others = source.options
@@ -88,11 +83,9 @@ def joined(found: Sequence[Priced]) -> Priced:
         for option in others if chained else source.options:
             kept = option.ratio if chained else None
             options.append(replace(option, inference_s=option.inference_s * scale, ratio=kept))
-            jobs.append(None)
     return replace(
         first,
         options=tuple(options),
-        jobs=tuple(jobs),
         tuning_s=sum(source.tuning_s for source in found),
         notes=tuple(note for source in found for note in source.notes),
     )
@@ -134,27 +127,11 @@ def of_study(study: Study) -> Priced:
         options.append(option)
     return Priced(
         tuple(options),
-        (_baseline_job(Path(study.root)), *(job_file(t.reproduce) for t, _ in rest)),
         (Path(study.job.model).name, str(base.plan.backend)),
         chosen="" if study.best.key == base.key else str(study.best.plan),
         tuning_s=sum(t.seconds for t in study.trials),
         notes=(_NOISY.format(study.root),) if study.too_noisy else (),
     )
-
-
-def _baseline_job(root: Path) -> Path | None:
-    """Return the job file of the last worker that the baseline was timed in."""
-    found = sorted((root / "workers").glob("*-baseline/job.json"))
-    return found[-1] if found else None
-
-
-def job_file(reproduce: str | None) -> Path | None:
-    """Return the job file in a trial's command, where it is still there."""
-    words: list[str] = []
-    with suppress(ValueError):  # a quote that does not end
-        words = shlex.split(reproduce or "")
-    found = [Path(word) for word in words if re.search(r"\bjob\.json$", word)]
-    return found[0] if found and found[0].is_file() else None
 
 
 def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
@@ -185,7 +162,6 @@ def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
     first = live[0][0]
     return Priced(
         tuple(replace(option, confirmed=not noisy) for option in options),
-        (None,) * len(options),
         (Path(first["model"]).name, str(first["backend"])),
         notes=(
             *((_NOISY.format(source),) if noisy else ()),
@@ -218,7 +194,7 @@ def of_load_test(found: Mapping[str, Any], source: Path) -> Priced:
         f"{source}: what its server as a whole answers at '{best['workload']}'; --processes "
         "counts such servers"
     )
-    return Priced((option,), (None,), (str(source), _SERVED), notes=(note,))
+    return Priced((option,), (str(source), _SERVED), notes=(note,))
 
 
 def _row(

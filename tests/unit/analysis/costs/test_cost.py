@@ -9,26 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.studies import MODEL, study, write_model
+from tests.unit.studies import study
 
 from ortune.analysis.costs import pricing, sources, terms
 from ortune.analysis.costs.cost import ServingOption, costs, figures
 from ortune.analysis.costs.sources import Priced
 from ortune.analysis.costs.terms import Terms
-from ortune.backends.cpu import Cpu
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings
-from ortune.core.plugins import codec
 from ortune.core.study import Ending, Study
 from ortune.core.trial import Interval, Status, Trial
-from ortune.data import stream
 from ortune.experiment.ledger import Ledger, write_ending, write_header
-from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.timing.concurrency import slowdown
 
 ONE = Interval(1.0, 1.0, 1.0)
 WORKED = Terms(price_per_hour=2.50, overhead_s=0.020, processes=6, effort_cost=320.0)
@@ -113,11 +107,11 @@ def test_the_smallest_load_takes_a_machine() -> None:
     assert 0 < got.utilisation < 1e-12
 
 
-def test_batches_and_company_count() -> None:
-    batched = replace(TUNED, samples=8, slowdown=1.5)
+def test_batches_count() -> None:
+    batched = replace(TUNED, samples=8)
     got = figures(batched, WORKED, 100.0, whole=False)
-    assert got.total_s == pytest.approx(0.012 * 1.5 + 0.020)
-    assert got.fps_process == pytest.approx(8 / 0.038)
+    assert got.total_s == pytest.approx(0.032)
+    assert got.fps_process == pytest.approx(8 / 0.032)
 
 
 @pytest.mark.parametrize(
@@ -210,17 +204,13 @@ def test_prices_keep_their_unit(text: str, amount: float, currency: str) -> None
         ["--price", "1/h", "--hours-per-day", "25"],
         ["--price", "1/h", "--within", "0"],
         ["--price", "1/h", "--within", "nan"],
-        ["--price", "1/h", "--measure", "--processes", "2"],
+        ["--price", "1/h", "--measure"],
         [],
     ],
 )
 def test_bad_words_are_two_lines(
-    tmp_path: Path,
-    words: list[str],
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pricing, "effective_cpus", lambda: 2)
     assert main(["cost", str(bench_file(tmp_path)), *words]) == 2
     said = capfd.readouterr()
     assert not said.out
@@ -267,11 +257,6 @@ def write_run(folder: Path) -> tuple[Study, Path]:
         ledger.append(trial)
     write_ending(root, Ending(made.history, made.finished))
     return made, root
-
-
-def test_a_job_file_that_is_gone_is_not_known(tmp_path: Path) -> None:
-    made, _ = write_run(tmp_path)
-    assert sources.job_file(made.baseline.reproduce) is None
 
 
 def test_a_run_offers_its_front_and_the_time_it_took(tmp_path: Path) -> None:
@@ -358,34 +343,3 @@ def test_a_bench_beside_a_run_keeps_its_ratios_where_both_start_alike(tmp_path: 
     assert other.rows[-1].option.ratio is None
     assert math.isnan(other.rows[-1].saving_per_month.low)
     assert any("another run" in text for text in other.assumptions)
-
-
-def test_processes_are_measured_up_to_the_cpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-
-    def slower(job: WorkerJob, processes: int, out: Path) -> float:
-        asked.append(processes)
-        return 1.5
-
-    _, root = write_run(tmp_path)
-    job = root / "workers" / "0001-baseline" / "job.json"
-    job.parent.mkdir(parents=True)
-    job.write_text(json.dumps(codec.encode(WorkerJob({MAIN: job}, Cpu(), {}, root))))
-    monkeypatch.setattr(pricing, "effective_cpus", lambda: 2)
-    monkeypatch.setattr(pricing, "slowdown", slower)
-    monkeypatch.setattr(sources, "job_file", lambda reproduce: job)
-    found = pricing.priced(root, Terms(1.0, processes=6), measure=True)
-    assert asked == [2] * len(found.rows)
-    assert all(row.option.slowdown == 1.5 for row in found.rows)
-    assert any("measured with 2 processes" in text for text in found.assumptions)
-
-
-def test_two_processes_at_once_run(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "m.onnx", MODEL)
-    stream.write(tmp_path / "s", [{"x": np.ones((1, 4), np.float32)}])
-    job = WorkerJob({MAIN: model}, Cpu(threads=1), {MAIN: tmp_path / "s"}, tmp_path / "w")
-    found = slowdown(job, 2, tmp_path / "out", rounds=1)
-    assert 1 <= found < 50
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["0", "1"]
