@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ortune.analysis.calibration_quality.compare_observers import (
         compare_observers as compare_observers,
     )
-    from ortune.analysis.costs.pricing import cost as cost
+    from ortune.analysis.costs.cost import cost as cost
     from ortune.analysis.explanation.explain import explain as explain
     from ortune.analysis.inspection.diff import diff as diff
     from ortune.analysis.inspection.inspect import inspect as inspect

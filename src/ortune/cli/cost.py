@@ -13,14 +13,14 @@ from ortune.cli.terminal.output import answer, say, table
 
 if TYPE_CHECKING:
     from ortune.analysis.costs.cost import Costs, PricedOption
-    from ortune.analysis.costs.terms import Terms
+    from ortune.analysis.costs.requests import Terms
     from ortune.core.trial import Interval
 
 
 @verb(Cost)
 def command(asked: Cost) -> int:
     """Show what every row costs, and the verdict."""
-    from ortune.analysis.costs.pricing import run
+    from ortune.analysis.costs.cost import run
 
     found = run(asked)
     answer(_json(found), lambda: _show(found, bool(asked.gpus)))

@@ -27,7 +27,7 @@ def command(asked: TimelinePage) -> int:
 
 
 def _json(found: Timeline, out: Out) -> Mapping[str, Any]:
-    from ortune.analysis.costs.breakeven import pays_from
+    from ortune.analysis.costs.timeline import pays_from
 
     return {
         "model": found.model,

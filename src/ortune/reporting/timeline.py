@@ -5,9 +5,20 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from ortune.analysis.costs.breakeven import CostLine, pays_from, total
-from ortune.analysis.costs.timeline import EVERY_SESSION, Timed, Timeline
-from ortune.analysis.costs.variants import BOTH, GRAPH, NONE, OFFLINE, ORT, QUANTIZED
+from ortune.analysis.costs.timeline import (
+    BOTH,
+    EVERY_SESSION,
+    GRAPH,
+    NONE,
+    OFFLINE,
+    ORT,
+    QUANTIZED,
+    CostLine,
+    Timed,
+    Timeline,
+    pays_from,
+    total,
+)
 from ortune.core.section import Block, Heading, Line, Lines, Point, Table, Text
 from ortune.core.trial import Interval
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ortune.analysis.benchmark import matrix, rows
+from ortune.analysis.benchmark import interleave as rows
+from ortune.analysis.benchmark import matrix
 from ortune.analysis.benchmark.engines import frames
 from ortune.analysis.benchmark.interleave import Contestant, TimedRow, contest
 from ortune.analysis.benchmark.judged import result

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortune.analysis.benchmark.across_runs import direct, related
 from ortune.analysis.benchmark.compare_result import (
     ComparedFile,
     ComparedRow,
@@ -20,8 +19,10 @@ from ortune.analysis.benchmark.results_file import (
     SavedRow,
     SavedRun,
     differences,
+    direct,
     match,
     read,
+    related,
 )
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.fields import paths

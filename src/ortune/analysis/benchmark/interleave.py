@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
+from ortune.core.acceptance import Outcome
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
 from ortune.core.event import Progress, Sink, silent
-from ortune.core.trial import Burst, Pair
+from ortune.core.trial import Burst, Interval, Pair
 from ortune.core.workload import Span, Workload
+from ortune.load_generation.summaries import percentile
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.process import PROGRAM, Worker, WorkerFailed, lone
+from ortune.measurement.timing import stats
 from ortune.measurement.timing.turns import Warmed, blocks, burst, pace, ready, warm
+from ortune.model.io import file
 
 _BLOCKS = (4, 30)
 _BURST_S = (0.06, 0.3)
@@ -251,3 +258,177 @@ class _Set:
         row.runs += after["runs"] - before["runs"]
         row.spin_ns.append(worker.ask("rest")["cpu_ns"])
         return timed
+
+
+ONE = Interval(1.0, 1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """The rows of every batch; the first of a batch is its measure.
+
+    How far pairs differ is learnt from all rows of the run: those of one batch share the first
+    row's processes, and the first row once more is known to be its equal.
+    """
+
+    groups: Sequence[Sequence[TimedRow]]
+
+    def learnt(self, *but: TimedRow) -> stats.Learnt:
+        """Return what all rows but some tell about how far pairs differ."""
+        found = stats.NOTHING
+        for first, *others in self.groups:
+            rows = [row for row in others if not (row.error or any(row is one for one in but))]
+            groups = [pairs(row, first) for row in rows if not row.contestant.again]
+            equal = [pair for row in rows if row.contestant.again for pair in pairs(row, first)]
+            found += stats.Learnt.of(groups, equal, one_baseline=True)
+        return found
+
+    def between(self, one: TimedRow, base: TimedRow) -> Interval:
+        """Return the latency of one row over that of another of its batch."""
+        return stats.ratio(pairs(one, base), learnt=self.learnt(one, base))
+
+    def of_first(self) -> list[Interval | None]:
+        """Return every row's ratio to the first of its batch; None for one that failed."""
+        return [
+            None if row.error else self.between(row, group[0]) if row is not group[0] else ONE
+            for group in self.groups
+            for row in group
+        ]
+
+    def counts(self) -> dict[str, int]:
+        """Count the rows by how they stand to the first of their batch, in words."""
+        every = (row for group in self.groups for row in group[1:] if not row.contestant.again)
+        found = Counter(self._word(row) for row in every)
+        words = ("faster", Outcome.LEVEL, Outcome.SLOWER, Outcome.FAILED)
+        return {str(word): found[word] for word in words}
+
+    def _word(self, row: TimedRow) -> str:
+        if row.error:
+            return Outcome.FAILED
+        first = next(group[0] for group in self.groups if any(row is one for one in group))
+        ratio = self.between(row, first)
+        if not ratio.clear:
+            return Outcome.LEVEL
+        return "faster" if ratio.high < 1 else Outcome.SLOWER
+
+    def winner(self, rows: Sequence[TimedRow]) -> int | None:
+        """Return the index of the row that beats every other beyond the noise, if there is one."""
+        alive = [k for k, row in enumerate(rows) if not row.error and not row.contestant.again]
+        if len(alive) < 2:
+            return None
+        first = rows[alive[0]]
+        best = min(alive, key=lambda k: self.between(rows[k], first).value)
+        beaten = all(self.between(rows[best], rows[k]).high < 1 for k in alive if k != best)
+        return best if beaten else None
+
+
+_WITHOUT_PAUSE = ("latency", "shapes")
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
+
+
+def row(one: TimedRow, digest: str, energy: Energy, size: int | None = None) -> dict[str, Any]:
+    """Return a row's JSON.
+
+    Args:
+        digest: The model's, weights included.
+        size: Bytes of a file that is no model; counted without it.
+    """
+    who = one.contestant
+    samples = max(1, who.workload.batch)
+    latency = one.latency_ns
+    reported = who.workload.results(latency, one.details) if one.details else {}
+    return {
+        "model": str(who.model),
+        "digest": digest,
+        "backend": str(who.backend),
+        "unverified": who.backend.unverified,
+        "environment": who.environment,
+        "workload": str(who.workload),
+        "batch": who.workload.batch,
+        "again": who.again,
+        "error": one.error or None,
+        "size": file.size(who.model) if size is None else size,
+        "placement": dict(one.placement),
+        "load_ns": one.load_ns,
+        "first_ns": one.first_ns,
+        **({"caches": one.caches} if one.caches else {}),
+        "latency_ns": latency,
+        **times(_told_apart(one)),
+        "per_second": _rate(one, reported, samples),
+        "per_sample_ns": float(np.median(latency)) / samples if latency else None,
+        "measure": who.workload.measure,
+        **_memory(one.footprints),
+        "cpu_ns": _per(one.cpu_ns, one.runs),
+        "spin_ns": float(np.median(one.spin_ns)) if one.spin_ns else None,
+        "joules": _joules(one, energy),
+        **_device(one),
+        "reported": reported,
+        "turns": [[list(burst.latency_ns) for burst in turn] for turn in one.turns],
+        "waited": [[list(burst.waited) for burst in turn] for turn in one.turns],
+        "runs_each": [turn[0].runs_each if turn else 1 for turn in one.turns],
+        "alike": all(burst.alike for turn in one.turns for burst in turn),
+    }
+
+
+def times(latency: Sequence[int]) -> dict[str, Any]:
+    """Return the statistics of entries in ns; None where they support no such figure."""
+    if not latency:
+        return {}
+    values = np.asarray(latency, np.float64)
+    return {
+        "entries": len(values),
+        "mean_ns": float(values.mean()),
+        "sd_ns": float(values.std(ddof=1)) if len(values) > 1 else None,
+        "min_ns": int(values.min()),
+        "max_ns": int(values.max()),
+        **{f"{name}_ns": percentile(latency, p) for name, p in PERCENTILES.items()},
+    }
+
+
+def _rate(one: TimedRow, reported: Mapping[str, Any], samples: int) -> float | None:
+    """Samples a second: as the workload counts them, else those of one caller without a pause."""
+    if reported.get("throughput_per_s") is not None:
+        return float(reported["throughput_per_s"])  # counts samples already
+    if reported.get("achieved_rate") is not None:
+        return float(reported["achieved_rate"]) * samples
+    latency = one.latency_ns
+    if not latency or one.contestant.workload.name() not in _WITHOUT_PAUSE:
+        return None
+    return samples * 1e9 / float(np.mean(latency))
+
+
+def _told_apart(one: TimedRow) -> list[int]:
+    """Return entries that are measurements of their own: one of each half of a whole block."""
+    if not one.contestant.workload.whole:
+        return one.latency_ns
+    blocks = (block.latency_ns for turn in one.turns for block in turn)
+    return [ns for entries in blocks for ns in (entries[0], entries[-1])]
+
+
+def _memory(seen: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The worst of the sets, as a limit must hold for it."""
+    uss = [one["uss"] for one in seen if one["uss"] is not None]
+    return {
+        "peak_rss": max((one["peak"] for one in seen), default=None),
+        "rss": max((one["rss"] for one in seen), default=None),
+        "uss": max(uss, default=None),
+        "samples_bytes": max((one["samples"] for one in seen), default=None),
+    }
+
+
+def _joules(one: TimedRow, energy: Energy) -> dict[str, Any]:
+    if not one.joules:
+        return {"per_run": None, "why": "; ".join(energy.why) or "no run was timed"}
+    return {"per_run": {name: _per(used, one.runs) for name, used in one.joules.items()}}
+
+
+def _device(one: TimedRow) -> dict[str, Any]:
+    """Latency without the copies, and the GPUs at work; nothing where all is in one memory."""
+    if not one.compute_ns and not one.gpus:
+        return {}
+    middle = float(np.median(one.compute_ns)) if one.compute_ns else None
+    return {"device_ns": middle, "compute_ns": one.compute_ns, "gpus": one.gpus}
+
+
+def _per(total: float, count: int) -> float | None:
+    return total / count if count else None

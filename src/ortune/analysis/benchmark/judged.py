@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ortune.analysis.benchmark.interleave import TimedRow, pairs
-from ortune.analysis.benchmark.ratios import Ratios
+from ortune.analysis.benchmark.interleave import Ratios, TimedRow, pairs
 from ortune.analysis.benchmark.result import BenchResult, NoiseVerdict, SelfCheck, Winner
 from ortune.measurement.capabilities import capabilities
 from ortune.measurement.machine import noise

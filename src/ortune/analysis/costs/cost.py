@@ -5,9 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal, TypeAlias
 
-from ortune.analysis.costs.terms import MONTH_DAYS, Terms
+from ortune.analysis.costs.requests import (
+    MONTH_DAYS,
+    Cost,
+    Terms,
+    read_devices,
+    read_effort,
+    read_load,
+    read_overhead,
+    read_price,
+)
+from ortune.analysis.costs.sources import ServingOption, joined, read
+from ortune.core.fields import paths
+from ortune.core.request import verb
 from ortune.core.result import TableResult
 from ortune.core.trial import Interval
 
@@ -15,33 +28,6 @@ CONSIDER_MONTHS = 24.0
 """Latest return of the money, at the estimate, that is worth a thought."""
 
 Answer: TypeAlias = Literal["do it", "consider", "stay"]
-
-
-@dataclass(frozen=True)
-class ServingOption:
-    """One way to run the model.
-
-    Attributes:
-        name: Model and backend.
-        inference_s: One run of one process alone.
-        ratio: Its latency over the first option's, 99 %; None where both were not timed in turns.
-        samples: In one run.
-        accuracy: ``proved``, ``likely``, or empty where it was not judged.
-        confirmed: Its source stands by the ratio: measured anew at the end of a search, and on a
-            machine that was calm enough for a verdict.
-    """
-
-    name: str
-    inference_s: float
-    ratio: Interval | None = None
-    samples: int = 1
-    accuracy: str = ""
-    confirmed: bool = True
-
-    @property
-    def faster(self) -> bool:
-        """Whether a speed-up over the first option may be claimed."""
-        return self.confirmed and self.ratio is not None and self.ratio.high < 1
 
 
 @dataclass(frozen=True)
@@ -263,3 +249,52 @@ def _months(count: float) -> str:
     if count * MONTH_DAYS < 1:
         return "less than a day"
     return f"{count:.1f} months" if count >= 0.1 else f"{count * MONTH_DAYS:.1f} days"
+
+
+def run(asked: Cost) -> Costs:
+    """Price the rows of runs and of files of `ortune bench --json`."""
+    amount, currency = read_price(asked.price)
+    terms = Terms(
+        price_per_hour=amount,
+        currency=currency,
+        overhead_s=read_overhead(asked.overhead) if asked.overhead else 0.0,
+        processes=asked.processes,
+        devices=read_devices(asked.gpus) if asked.gpus else (1,),
+        load_per_s=read_load(asked.load) if asked.load else None,
+        effort_cost=read_effort(asked.effort) if asked.effort else 0.0,
+        hours_per_day=asked.hours_per_day,
+        within_months=asked.within_months,
+    )
+    return priced(asked.sources, terms)
+
+
+cost = verb(Cost, run)
+
+
+def priced(sources: str | Path | Sequence[str | Path], terms: Terms) -> Costs:
+    """Price as `cost` does, under terms that are read."""
+    found = joined([read(path) for path in paths(sources)])
+    assumed = (*found.notes, *_assumptions(terms, found.options))
+    return costs(
+        found.options,
+        terms,
+        chosen=found.chosen,
+        tuning_s=found.tuning_s,
+        assumptions=assumed,
+    )
+
+
+def _assumptions(terms: Terms, options: Sequence[ServingOption]) -> tuple[str, ...]:
+    found = []
+    if (count := terms.processes) > 1:
+        found.append(f"{count} processes at once are assumed to do {count} times what one does")
+    if max(terms.devices) > 1:
+        found.append(f"1 to {max(terms.devices)} GPUs: linear scaling is assumed, not measured")
+    if terms.overhead_s:
+        found.append("the overhead is taken as given, the same for every row and however many run")
+    if terms.load_per_s is not None:
+        found.append("machines are counted at full use; a queue that stays short needs some spare")
+    if any(option.ratio is None for option in options):
+        found.append("rows without an interval were timed in another run than the first row")
+    always = "costs a million and per 1,000 FPS-hours are those of a machine that is always busy"
+    return (*found, always)

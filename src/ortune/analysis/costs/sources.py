@@ -11,7 +11,6 @@ from statistics import median
 from typing import Any
 
 from ortune.analysis.benchmark.result import PER_FRAME
-from ortune.analysis.costs.cost import ServingOption
 from ortune.core.errors import BadData
 from ortune.core.study import Study
 from ortune.core.trial import Interval
@@ -23,6 +22,33 @@ _SERVED = "latency from the intended start"
 _ONE = Interval(1.0, 1.0, 1.0)
 _WHOLE = "{} holds whole frames: the work around the model is in the times, and no overhead"
 _NOISY = "{} was measured on a machine too noisy for a verdict: its figures are shown, not claimed"
+
+
+@dataclass(frozen=True)
+class ServingOption:
+    """One way to run the model.
+
+    Attributes:
+        name: Model and backend.
+        inference_s: One run of one process alone.
+        ratio: Its latency over the first option's, 99 %; None where both were not timed in turns.
+        samples: In one run.
+        accuracy: ``proved``, ``likely``, or empty where it was not judged.
+        confirmed: Its source stands by the ratio: measured anew at the end of a search, and on a
+            machine that was calm enough for a verdict.
+    """
+
+    name: str
+    inference_s: float
+    ratio: Interval | None = None
+    samples: int = 1
+    accuracy: str = ""
+    confirmed: bool = True
+
+    @property
+    def faster(self) -> bool:
+        """Whether a speed-up over the first option may be claimed."""
+        return self.confirmed and self.ratio is not None and self.ratio.high < 1
 
 
 @dataclass(frozen=True)

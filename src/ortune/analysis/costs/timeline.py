@@ -2,30 +2,344 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from ortune.analysis.costs.breakeven import CostLine, EnvelopeSegment, lower_envelope, pays_from
 from ortune.analysis.costs.requests import TimelineRequest
-from ortune.analysis.costs.startup import Clock, Starts
-from ortune.analysis.costs.variants import BOTH, Subject, Variant, quantizer_for, variants
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
-from ortune.core.errors import BadSettings
-from ortune.core.event import noting
+from ortune.core.errors import BadModel, BadSettings, OrtuneError
+from ortune.core.event import Note, Progress, Sink, noting
+from ortune.core.facts import Facts
+from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse
 from ortune.core.request import verb
 from ortune.core.result import TableResult
+from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Interval
 from ortune.data import given
 from ortune.measurement.capabilities import capabilities
+from ortune.measurement.offline import optimize_offline
+from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import Effort, fresh_pairs
 from ortune.measurement.timing.rank_sum import differ
+from ortune.measurement.timing.turns import ready
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
-from ortune.recipe.build import Material
+from ortune.recipe.build import Material, build_in
+from ortune.recipe.space import clean
+
+
+@dataclass(frozen=True)
+class CostLine:
+    """A choice.
+
+    Attributes:
+        name: What it is called.
+        once_s: Paid once.
+        session_s: Paid by every session.
+        inference_s: Paid by every inference.
+    """
+
+    name: str
+    once_s: float
+    session_s: float
+    inference_s: float
+
+
+@dataclass(frozen=True)
+class EnvelopeSegment:
+    """A range of inferences in which one line is the lowest; `until` may be infinite."""
+
+    since: float
+    until: float
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} from {self.since:.4g}"
+
+
+def total(line: CostLine, inferences: float, per_session: float) -> float:
+    """Return the seconds spent when `inferences` are served, `per_session` in each session."""
+    sessions = max(1.0, inferences / per_session)
+    return line.once_s + sessions * line.session_s + inferences * line.inference_s
+
+
+def crossings(one: CostLine, two: CostLine, per_session: float) -> tuple[float, ...]:
+    """Return the numbers of inferences at which the cheaper of two lines changes: two at most.
+
+    Up to one session the difference is (once + session) + n * inference, beyond it
+    once + n * (inference + session / N): each part has one root at most.
+    """
+    once = two.once_s - one.once_s
+    session = two.session_s - one.session_s
+    inference = two.inference_s - one.inference_s
+    found = []
+    if inference:
+        root = -(once + session) / inference
+        if 0 < root <= per_session:
+            found.append(root)
+    steep = inference + session / per_session
+    if steep and math.isfinite(per_session):
+        root = -once / steep
+        if root > per_session:
+            found.append(root)
+    return tuple(root for root in found if math.isfinite(root))
+
+
+def pays_from(old: CostLine, new: CostLine, per_session: float) -> float:
+    """Return the inferences from which `new` stays cheaper than `old`; infinite for never.
+
+    0 when it is cheaper from the start.
+    """
+    found = crossings(old, new, per_session)
+    last = max(found, default=0.0)
+    beyond = 2 * last + 2 * (per_session if math.isfinite(per_session) else 1.0)
+    if total(new, beyond, per_session) >= total(old, beyond, per_session):
+        return math.inf
+    return last
+
+
+def lower_envelope(lines: Sequence[CostLine], per_session: float) -> tuple[EnvelopeSegment, ...]:
+    """Return which line is the lowest from 0 inferences to infinity; of equal ones the first."""
+    pairs = itertools.combinations(lines, 2)
+    cuts = sorted({n for one, two in pairs for n in crossings(one, two, per_session)})
+    edges = [0.0, *cuts, math.inf]
+    found: list[EnvelopeSegment] = []
+    for since, until in itertools.pairwise(edges):
+        inside = (since + until) / 2 if math.isfinite(until) else 2 * since + 1
+        name = min(lines, key=lambda line: total(line, inside, per_session)).name
+        if found and found[-1].name == name:
+            found[-1] = EnvelopeSegment(found[-1].since, until, name)
+        else:
+            found.append(EnvelopeSegment(since, until, name))
+    return tuple(found)
+
+
+NONE, GRAPH, CLEANED = "none", "graph optimization", "cleaned + graph optimization"
+QUANTIZED, BOTH = "quantized", "both"
+OFFLINE, ORT = "offline file", ".ort file"
+_PREFERRED = ("int8-static", "int8-dynamic", "int8-weights")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What all variants are made of.
+
+    Attributes:
+        model: The file as it came.
+        backend: Its level is set by each variant, its other fields hold for all.
+        quantizer: The step behind "quantized" and "both"; None leaves them out.
+        material: Samples to check and calibrate with.
+        root: Folder for the files.
+        sink: Told what cannot be made.
+    """
+
+    model: Path
+    facts: Facts
+    backend: Cpu
+    quantizer: Quantizer | None
+    material: Material
+    root: Path
+    sink: Sink
+
+    def leave_out(self, name: str, reason: str, *, warning: bool = True) -> None:
+        """Tell the sink that there is no such variant."""
+        self.sink(Note(f"'{name}' is left out: {reason}", warning=warning))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to serve the model.
+
+    Attributes:
+        file: What a session loads.
+        backend: How; `level` says how far the runtime still rewrites the graph at load.
+        once_s: Seconds of making the file, the start of processes included.
+        against: Name of the variant whose latency it is compared with; empty for the first.
+    """
+
+    name: str
+    file: Path
+    backend: Cpu
+    once_s: float
+    against: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file and of external data beside it."""
+        beside = self.file.with_name(f"{self.file.name}.data")
+        return sum(path.stat().st_size for path in (self.file, beside) if path.is_file())
+
+
+def variants(subject: Subject) -> Iterator[Variant]:
+    """Make every file and yield how it is served."""
+    raw, full = (replace(subject.backend, level=level) for level in ("disabled", "all"))
+    yield Variant(NONE, subject.model, raw, 0.0)
+    graph = Variant(GRAPH, subject.model, full, 0.0, NONE)
+    yield graph
+    yield from _saved(subject, graph)
+    rewrites = clean(subject.facts, subject.backend, capabilities(subject.backend)).steps
+    if rewrites:
+        yield from _built(subject, CLEANED, rewrites, full, GRAPH)
+    if subject.quantizer is None:
+        return
+    yield from _built(subject, QUANTIZED, (subject.quantizer,), raw, NONE)
+    for both in _built(subject, BOTH, (*rewrites, subject.quantizer), full, GRAPH):
+        yield both
+        yield from _saved(subject, both)
+
+
+def quantizer_for(spec: str, facts: Facts, backend: Cpu, sink: Sink) -> Quantizer | None:
+    """Return the step asked for, or the first that a search would offer; None if none fits.
+
+    Raises:
+        BadSettings: `spec` names no quantizer, or cannot be read.
+    """
+    if spec:
+        known = catalog.names(Quantizer)
+        if spec.partition("(")[0].strip() not in known:
+            raise BadSettings(
+                f"'{spec}' is not a quantizer", fix=f"use one of: {', '.join(known)}"
+            )
+        return parse(Quantizer, spec)
+    for name in _PREFERRED:
+        for offer in catalog.load(Quantizer, name).offers(facts, backend, capabilities(backend)):
+            sink(Note(f"quantized by {offer}"))
+            return offer
+    sink(Note("no quantizer offers anything for this model: not quantized"))
+    return None
+
+
+def _built(
+    subject: Subject, name: str, steps: tuple[Step, ...], backend: Cpu, against: str
+) -> Iterator[Variant]:
+    """Build a recipe in a folder of its own: no step is taken from another build."""
+    recipe, start = Recipe(name, steps), time.perf_counter()
+    subject.sink(Progress(f"building '{name}'"))
+    try:
+        built = build_in(subject.root / name, subject.model, recipe, subject.material)
+    except OrtuneError as error:
+        subject.leave_out(name, error.what)
+        return
+    if built.changed:
+        yield Variant(name, built.path, backend, time.perf_counter() - start, against)
+    else:
+        subject.leave_out(name, "there is nothing to rewrite", warning=False)
+
+
+def _saved(subject: Subject, loaded: Variant) -> Iterator[Variant]:
+    """Save what the runtime makes of a file at level all, as ONNX and in its own format.
+
+    The runtime writes its own format where the file's name ends in ``.ort``.
+    """
+    raw = replace(subject.backend, level="disabled")
+    for kind, suffix in ((OFFLINE, ".onnx"), (ORT, ".ort")):
+        name = f"{loaded.name}, {kind}"
+        subject.sink(Progress(f"building '{name}'"))
+        out, start = subject.root / f"{loaded.name}, offline{suffix}", time.perf_counter()
+        try:
+            optimize_offline(loaded.file, "all", out)
+        except OrtuneError as error:
+            subject.leave_out(name, error.what)
+            continue
+        once_s = loaded.once_s + time.perf_counter() - start
+        yield Variant(name, out, raw, once_s, loaded.name)
+
+
+ONE = Interval(1.0, 1.0, 1.0)
+PAIRS = 3
+"""Pairs of fresh processes a ratio: a pair has an effect of its own."""
+_PAIR_S = 0.1
+"""Timing that a pair is worth starting two processes for; where there is less, pairs are fewer."""
+
+
+@dataclass
+class Starts:
+    """What starting a variant took, a fresh process each: session creation, first inference."""
+
+    load_ns: list[int]
+    first_ns: list[int]
+
+    @property
+    def sums(self) -> list[int]:
+        """Both together."""
+        return [load + first for load, first in zip(self.load_ns, self.first_ns, strict=True)]
+
+
+class Clock:
+    """Times variants in worker processes; one that fails is left out."""
+
+    def __init__(self, made: list[Variant], subject: Subject, stream: Path) -> None:
+        self.variants = made
+        self._subject, self._stream = subject, stream
+
+    def starts(self, count: int) -> tuple[dict[str, Starts], list[int]]:
+        """Start every variant in turns, each time in a fresh process."""
+        found = {one.name: Starts([], []) for one in self.variants}
+        imports: list[int] = []
+        for turn in range(count):
+            for place, one in enumerate(list(self.variants)):
+                done = turn + place / len(self.variants)
+                self._subject.sink(Progress("timing session creation", done, count))
+                try:
+                    with self._worker(one) as worker:
+                        imports.append(worker.ask("prepare")["import_ns"])
+                        started = ready(worker)
+                        found[one.name].load_ns.append(started.load_ns)
+                        found[one.name].first_ns.append(started.first_ns)
+                except WorkerFailed as error:
+                    self._drop(one, error.failure.reason)
+        return found, imports
+
+    def ratios(self, seconds: float) -> tuple[dict[str, Interval], int]:
+        """Time every variant in turns with the one that it is compared with.
+
+        Returns:
+            Ratios by name, and the first variant's median latency in ns.
+        """
+        found = {self.variants[0].name: ONE}
+        base: list[int] = []
+        share = seconds / max(1, len(self.variants) - 1)
+        count = max(1, min(PAIRS, int(share / _PAIR_S)))
+        effort = Effort(seconds=share / count, decide=False)
+        for place, one in enumerate(others := list(self.variants[1:])):
+            self._subject.sink(Progress("timing inferences", place, len(others)))
+            other = next((v for v in self.variants if v.name == one.against), None)
+            if other is None:
+                self._drop(one, f"'{one.against}' is not there")
+                continue
+            try:
+                starts = partial(self._worker, other), partial(self._worker, one)
+                pairs = [fresh.pair for fresh in fresh_pairs(*starts, count, effort)]
+            except WorkerFailed as error:
+                self._drop(one, error.failure.reason)
+                continue
+            found[one.name] = stats.ratio(pairs)
+            if other is self.variants[0]:
+                blocks = [block for pair in pairs for block in pair.blocks]
+                base += [ns for block in blocks for ns in block.baseline.latency_ns]
+        return found, round(median(base))
+
+    def _worker(self, one: Variant) -> Worker:
+        root = self._subject.root
+        return Worker(lone(one.file, one.backend, self._stream, root, "timeline"))
+
+    def _drop(self, one: Variant, reason: str) -> None:
+        if one in self.variants[:2]:
+            fix = "check the model and the data"
+            raise BadModel(f"'{one.name}' does not run: {reason}", fix=fix)
+        self.variants.remove(one)
+        self._subject.leave_out(one.name, reason)
+
 
 EVERY_SESSION = "both, quantized in every session"
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ortune.analysis.benchmark.interleave import Contestant, TimedRow, contest
-from ortune.analysis.benchmark.ratios import Ratios
+from ortune.analysis.benchmark.interleave import Contestant, Ratios, TimedRow, contest
 from ortune.bundle.read import Bundle, BundledPlan, read
 from ortune.bundle.recheck.request import Recheck
 from ortune.bundle.source import unpack

@@ -16,7 +16,8 @@ from ortune_toys.backends.scripted import Scripted
 from rich.console import Console
 
 import ortune as ot
-from ortune.analysis.benchmark import matrix, rows
+from ortune.analysis.benchmark import interleave as rows
+from ortune.analysis.benchmark import matrix
 from ortune.analysis.benchmark.bench import race
 from ortune.analysis.benchmark.interleave import Contestant, TimedRow
 from ortune.analysis.benchmark.judged import result

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ortune.analysis.costs.breakeven import CostLine, crossings, lower_envelope, pays_from, total
+from ortune.analysis.costs.timeline import CostLine, crossings, lower_envelope, pays_from, total
 
 seconds = st.one_of(st.just(0.0), st.floats(1e-4, 1e3))
 lines = st.builds(CostLine, st.text(min_size=1, max_size=3), seconds, seconds, seconds)

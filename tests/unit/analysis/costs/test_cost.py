@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.studies import study
 
-from ortune.analysis.costs import pricing, sources, terms
+from ortune.analysis.costs import cost as pricing
+from ortune.analysis.costs import requests as terms
+from ortune.analysis.costs import sources
 from ortune.analysis.costs.cost import ServingOption, costs, figures
+from ortune.analysis.costs.requests import Terms
 from ortune.analysis.costs.sources import Priced
-from ortune.analysis.costs.terms import Terms
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings
 from ortune.core.study import Ending, Study

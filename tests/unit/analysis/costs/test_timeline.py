@@ -13,16 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortune.analysis.costs import timeline as timing
-from ortune.analysis.costs.timeline import EVERY_SESSION, Timeline, timeline
-from ortune.analysis.costs.variants import (
+from ortune.analysis.costs.timeline import (
     BOTH,
+    EVERY_SESSION,
     GRAPH,
     NONE,
     OFFLINE,
     ORT,
     QUANTIZED,
     Subject,
+    Timeline,
     Variant,
+    timeline,
 )
 from ortune.backends.cpu import Cpu
 from ortune.cli.main import main

@@ -9,8 +9,7 @@ from tempfile import TemporaryDirectory
 
 from ortune.analysis.benchmark import matrix
 from ortune.analysis.benchmark.engines.timed import timed
-from ortune.analysis.benchmark.interleave import Contestant, TimedRow, pairs
-from ortune.analysis.benchmark.ratios import Ratios
+from ortune.analysis.benchmark.interleave import Contestant, Ratios, TimedRow, pairs
 from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.benchmark.result import PER_FRAME, BenchResult, Pipeline
 from ortune.core.backend import Backend

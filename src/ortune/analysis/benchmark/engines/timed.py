@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ortune.analysis.benchmark import rows
+from ortune.analysis.benchmark import interleave as rows
 from ortune.analysis.benchmark.interleave import TimedRow, contest
 from ortune.analysis.benchmark.judged import result
 from ortune.analysis.benchmark.requests import Bench
