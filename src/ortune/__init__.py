@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from ortune.analysis.inspection.diff import diff as diff
     from ortune.analysis.inspection.inspect import inspect as inspect
     from ortune.analysis.padding.buckets import buckets as buckets
+    from ortune.analysis.profiling.advice import evaluate_suggestions as evaluate_suggestions
+    from ortune.analysis.profiling.advice import suggest as suggest
     from ortune.analysis.profiling.roofline import verdicts as verdicts
-    from ortune.analysis.profiling.suggestions import evaluate_suggestions as evaluate_suggestions
-    from ortune.analysis.profiling.suggestions import suggest as suggest
     from ortune.analysis.tuning.tune import tune as tune
     from ortune.analysis.verification.extract import extract as extract
     from ortune.analysis.verification.verify import verify as verify
@@ -110,9 +110,9 @@ _HOME = {
     "compare": "reporting.python.compare",
     "compare_observers": "analysis.calibration_quality.compare_observers",
     "convert": "conversion.convert",
-    "cost": "analysis.costs.pricing",
+    "cost": "analysis.costs.cost",
     "diff": "analysis.inspection.diff",
-    "evaluate_suggestions": "analysis.profiling.suggestions",
+    "evaluate_suggestions": "analysis.profiling.advice",
     "explain": "analysis.explanation.explain",
     "export": "exporters.export",
     "extract": "analysis.verification.extract",
@@ -129,7 +129,7 @@ _HOME = {
     "sensitivity": "reporting.python.sensitivity",
     "serve": "server.serve",
     "step": "core.reading",
-    "suggest": "analysis.profiling.suggestions",
+    "suggest": "analysis.profiling.advice",
     "timeline": "reporting.python.timeline",
     "tune": "analysis.tuning.tune",
     "verdicts": "analysis.profiling.roofline",

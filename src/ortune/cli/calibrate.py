@@ -19,8 +19,10 @@ from ortune.core.request import request
 
 if TYPE_CHECKING:
     from ortune.analysis.calibration_quality.calibrate import Calibration, TensorRange
-    from ortune.analysis.calibration_quality.compare_observers import ObserverRanking
-    from ortune.analysis.calibration_quality.ranking import ObserverScore
+    from ortune.analysis.calibration_quality.compare_observers import (
+        ObserverRanking,
+        ObserverScore,
+    )
     from ortune.calibration.activity import Inactive
 
 _ROWS = 10

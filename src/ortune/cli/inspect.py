@@ -16,8 +16,7 @@ from ortune.core.errors import shortened
 from ortune.core.request import request
 
 if TYPE_CHECKING:
-    from ortune.analysis.inspection.inspect import Inspection
-    from ortune.analysis.inspection.placement import Placed
+    from ortune.analysis.inspection.inspect import Inspection, Placed
     from ortune.core.facts import Facts, TensorSpec
     from ortune.model.lint.rules import Finding
 

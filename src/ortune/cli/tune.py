@@ -11,7 +11,7 @@ from ortune.cli.terminal.figures import interval
 from ortune.cli.terminal.output import answer, say, table
 
 if TYPE_CHECKING:
-    from ortune.analysis.tuning.result import TuneResult
+    from ortune.analysis.tuning.tune import TuneResult
 
 
 @verb(Tune)

@@ -8,13 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ortune.analysis.benchmark import interleave as rows
-from ortune.analysis.benchmark import matrix
-from ortune.analysis.benchmark.engines import frames
-from ortune.analysis.benchmark.interleave import Contestant, TimedRow, contest
-from ortune.analysis.benchmark.judged import result
+from ortune.analysis.benchmark import frames, matrix
+from ortune.analysis.benchmark.interleave import Contestant, TimedRow, contest, describe_row
 from ortune.analysis.benchmark.requests import Bench
-from ortune.analysis.benchmark.result import BenchResult
+from ortune.analysis.benchmark.result import BenchResult, result
 from ortune.core import custom_ops
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
@@ -100,5 +97,5 @@ def timed(groups: Sequence[Sequence[Contestant]], asked: Bench) -> BenchResult:
         record = noise.between(before, noise.snapshot())
         every = [row for group in raced for row in group]
     digests = {path: file.digest(path) for path in streams}
-    made = [rows.row(one, digests[one.contestant.model], meters) for one in every]
+    made = [describe_row(one, digests[one.contestant.model], meters) for one in every]
     return result(raced, made, record)

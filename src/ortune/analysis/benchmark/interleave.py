@@ -326,7 +326,9 @@ _WITHOUT_PAUSE = ("latency", "shapes")
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 
 
-def row(one: TimedRow, digest: str, energy: Energy, size: int | None = None) -> dict[str, Any]:
+def describe_row(
+    one: TimedRow, digest: str, energy: Energy, size: int | None = None
+) -> dict[str, Any]:
     """Return a row's JSON.
 
     Args:

@@ -21,7 +21,6 @@ from pathlib import Path
 from statistics import median
 from typing import TypeAlias
 
-from ortune.analysis.benchmark.compare_result import RunDifference
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
@@ -68,6 +67,16 @@ class _File:
     machine: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     judgement: _Judgement = _Judgement()
+
+
+@dataclass(frozen=True)
+class RunDifference:
+    """A field of the machine or the versions that differs between two runs."""
+
+    where: str
+    field: str
+    reference: str | None
+    other: str | None
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
-from ortune.analysis.calibration_quality import stability
 from ortune.analysis.calibration_quality.probes import QuantizerProbes, probes, settled
 from ortune.analysis.calibration_quality.requests import Calibrate
-from ortune.analysis.calibration_quality.stability import Stability
 from ortune.backends.cpu import Cpu
 from ortune.calibration import ranges_file, tensorrt_cache
 from ortune.calibration.activity import Inactive, activity_probes, inactive
@@ -40,6 +41,164 @@ from ortune.model.analysis import facts as model_facts
 from ortune.model.graph import edit
 from ortune.model.io import file, names
 from ortune.model.shapes.infer import infer
+
+STEPS = 255
+TOLERANCE = 26.0
+"""Steps, 10 % of the range."""
+TENSORS = 0.9
+"""Share of the tensors that must be stable."""
+FEWEST = 8
+"""Independent samples below which nothing is said."""
+QUARTERS = 16
+"""Independent samples from which quarters say how fast the disagreement falls."""
+FURTHEST = 10
+"""Times the samples that are there, up to which a number is given."""
+_SLOWEST, _USUAL, _FASTEST = 0.25, 0.5, 1.0
+
+
+@dataclass(frozen=True)
+class Stability:
+    """What halves of the data say.
+
+    Attributes:
+        enough: None where the samples are too few to say.
+        stable: Share of the tensors that are.
+        apart: The disagreement of the halves, in steps, that one tensor of ten exceeds.
+        exponent: By which it falls with the number of samples; None where that is not measured.
+        add: Samples to add; 0 when there are enough, None when nothing useful can be said.
+        why: One sentence.
+    """
+
+    enough: bool | None
+    stable: float
+    apart: float
+    exponent: float | None
+    add: int | None
+    why: str
+
+    def __str__(self) -> str:
+        word = {True: "enough data", False: "not enough data", None: "cannot tell"}[self.enough]
+        return f"{word}: {self.why}"
+
+
+def quarters(feeds: Feeds, indices: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Divide samples into four parts of about the same size, never a group or equal samples.
+
+    The order is drawn from their contents.
+    """
+    units: dict[str, list[int]] = {}
+    for index in indices:
+        name = feeds.groups[index] if feeds.groups else feeds.digests[index]
+        units.setdefault(name, []).append(index)
+    order = sorted(units, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    parts: list[list[int]] = [[], [], [], []]
+    for name in order:
+        min(parts, key=len).extend(units[name])
+    return tuple(tuple(sorted(part)) for part in parts)
+
+
+def independent(feeds: Feeds, indices: Sequence[int]) -> int:
+    """Count samples that have no group or content in common."""
+    names = feeds.groups or feeds.digests
+    return len({names[index] for index in indices})
+
+
+def sets(parts: Sequence[Sequence[int]], count: int) -> list[tuple[int, ...]]:
+    """Return what is observed apart from all samples: two halves, and quarters if they help.
+
+    Args:
+        parts: Of `quarters`.
+        count: Independent samples.
+    """
+    one, two, three, four = parts
+    found = [(*one, *three), (*two, *four)]
+    if count < FEWEST:
+        return []
+    return [*found, *map(tuple, parts)] if count >= QUARTERS else found
+
+
+def apart(seen: Range, one: Range | None, two: Range | None) -> float:
+    """Return the disagreement of two ranges in steps of a third one's grid.
+
+    A tensor that one of the sets never saw, or of no extent, tells nothing: NaN.
+    """
+    step = (max(seen.high, 0.0) - min(seen.low, 0.0)) / STEPS
+    if one is None or two is None or not step > 0:
+        return math.nan
+    return max(abs(one.low - two.low), abs(one.high - two.high)) / step
+
+
+def judge(
+    whole: Mapping[str, Range], others: Sequence[Ranges], count: int, samples: int
+) -> Stability:
+    """Apply the rule.
+
+    Args:
+        whole: Key -> range over all samples.
+        others: Answers for the `sets`.
+        count: Independent samples.
+    """
+    if not others:
+        few = (
+            f"{wording.count(count, 'independent sample')}: too few to say: calibrate on "
+            f"{FEWEST} or more"
+        )
+        return Stability(None, math.nan, math.nan, None, None, few)
+    halves = _between(whole, others[0], others[1])
+    if not len(halves):
+        return Stability(None, math.nan, math.nan, None, None, "no tensor has a range")
+    stable = float(np.mean(halves <= TOLERANCE))
+    worst = _exceeded(halves)
+    exponent = _exponent(whole, others, worst)
+    if worst <= TOLERANCE:
+        why = f"the two halves of it agree within 10 % on {stable:.0%} of the ranges"
+        return Stability(True, stable, worst, exponent, 0, why)
+    grow = (worst / TOLERANCE) ** (1 / (exponent or _USUAL))
+    lacking = f"its two halves disagree by more than 10 % on {1 - stable:.0%} of the ranges"
+    if grow > FURTHEST:
+        why = (
+            f"{lacking}, and that falls so slowly with their number that more than {FURTHEST} "
+            "times the samples would be needed: these are extremes; see what an observer that "
+            "clips them costs or gains"
+        )
+        return Stability(False, stable, worst, exponent, None, why)
+    more = _rounded(samples * (grow - 1))
+    return Stability(
+        False,
+        stable,
+        worst,
+        exponent,
+        more,
+        f"{lacking}: add about {wording.count(more, 'sample')}",
+    )
+
+
+def _between(whole: Mapping[str, Range], one: Ranges, two: Ranges) -> np.ndarray:
+    found = [apart(seen, one.get(key), two.get(key)) for key, seen in whole.items()]
+    return np.array([value for value in found if not math.isnan(value)], np.float64)
+
+
+def _exceeded(values: np.ndarray) -> float:
+    """Return what a share of 1 - TENSORS of the values exceeds."""
+    return float(np.sort(values)[max(0, math.ceil(TENSORS * len(values)) - 1)])
+
+
+def _exponent(whole: Mapping[str, Range], others: Sequence[Ranges], halves: float) -> float | None:
+    if len(others) < 3 or not halves > 0:
+        return None
+    pairs = [_between(whole, one, two) for one, two in combinations(others[2:], 2)]
+    quarters = float(np.mean([_exceeded(values) for values in pairs if len(values)]))
+    if not quarters > 0:
+        return None
+    return (_USUAL + min(_FASTEST, max(_SLOWEST, math.log2(quarters / halves)))) / 2
+
+
+def _rounded(count: float) -> int:
+    """Round up to one leading digit, two from 100 on: more would be made up."""
+    digits = 1 if count < 100 else 2
+    unit: int = 10 ** max(0, math.floor(math.log10(max(count, 1))) + 1 - digits)
+    return math.ceil(count / unit) * unit
+
 
 TENSORRT = "8.6.1"
 """Last release but one series whose caches are still asked for; 11 has none any more."""
@@ -126,13 +285,13 @@ def run(asked: Calibrate) -> Calibration:
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         seen, wanted = _samples(asked, folder), probes(Path(asked.model), step)
-        sets = stability.sets(stability.quarters(seen.feeds, seen.indices), seen.independent)
+        groups = sets(quarters(seen.feeds, seen.indices), seen.independent)
         watched = activity_probes(wanted.model, [probe.tensor for probe in wanted.probes])
         found = calibrate_groups(
             wanted.model,
             [*wanted.probes, *watched],
             seen.feeds.stream,
-            [seen.indices, *sets],
+            [seen.indices, *groups],
             folder / "own",
             custom_ops=asked.custom_ops,
             sink=asked.sink,
@@ -199,7 +358,7 @@ def _samples(asked: Calibrate, folder: Path) -> _Seen:
         indices = tuple(range(fed.count))
     for text in notes:
         asked.sink(Note(text))
-    return _Seen(fed, indices, stability.independent(fed, indices), tuple(notes))
+    return _Seen(fed, indices, independent(fed, indices), tuple(notes))
 
 
 def _every(asked: Calibrate, observer: Observer, seen: _Seen, folder: Path) -> Ranges:
@@ -252,7 +411,7 @@ def _calibration(
         augment=asked.augment,
         document=document,
         tensors=tuple(_tensors(wanted.model, whole, found.ranges[1:3])),
-        stability=stability.judge(whole, found.ranges[1:], seen.independent, count),
+        stability=judge(whole, found.ranges[1:], seen.independent, count),
         idle=tuple(inactive(wanted.model, first, tensors)),
         unanswered=unanswered,
         every=every,
@@ -271,15 +430,15 @@ def _tensors(
     made = []
     for name, seen in whole.items():
         both = [half.get(name) for half in halves]
-        apart = stability.apart(seen, both[0], both[1]) if both else math.nan
+        distance = apart(seen, both[0], both[1]) if both else math.nan
         made.append(
             TensorRange(
                 name,
                 ops.get(name, ""),
                 seen.low,
                 seen.high,
-                (max(seen.high, 0.0) - min(seen.low, 0.0)) / stability.STEPS,
-                None if math.isnan(apart) else apart,
+                (max(seen.high, 0.0) - min(seen.low, 0.0)) / STEPS,
+                None if math.isnan(distance) else distance,
                 tuple((half.low, half.high) for half in both if half is not None),
             )
         )

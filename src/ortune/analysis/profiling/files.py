@@ -5,16 +5,104 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from ortune.analysis.profiling.roofline import verdicts
-from ortune.analysis.profiling.trace import trace
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.profile import Profile
+from ortune.core.session import Slice
+
+_PROCESS, _REGIONS, _KERNELS = 1, 1, 2
+_CLOCK_NS = 2_000
+"""Starts and durations are whole microseconds: a body may seem to end that much late."""
+
+
+def trace(profile: Profile) -> dict[str, Any]:
+    """Return one run as JSON objects of the Trace Event Format.
+
+    Regions are complete events ("X") on one track, kernels on another; the bodies of control flow
+    lie inside the kernels that hold them. Nodes that ran side by side get a track each, and then
+    there is none of regions. Times are those of the profiled run, microseconds.
+    """
+    events = [_named("process_name", 0, f"{Path(profile.model).name} on {profile.backend}")]
+    if not profile.parallel:
+        events += [_named("thread_name", _REGIONS, "regions"), *_region_events(profile)]
+    placed = list(_tracks(profile.timeline))
+    for track in range(1 + max((track for _, _, track in placed), default=0)):
+        name = f"kernels, {track + 1}" if track else "kernels"
+        events.append(_named("thread_name", _KERNELS + track, name))
+    for one, taken_ns, track in placed:
+        kernel = profile.kernels[one.index]
+        row, left = kernel.record(1.0), ("name", "share", "op_type")
+        details = {k: v for k, v in row.items() if v not in ("", None) and k not in left}
+        place = _KERNELS + track
+        events.append(_slice(place, kernel.name, kernel.op_type, one.start_ns, taken_ns, details))
+    other = {"plain_ns": profile.plain_ns, "profiled_ns": profile.profiled_ns}
+    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
+
+
+def _tracks(slices: Iterable[Slice]) -> list[tuple[Slice, float, int]]:
+    """Give each slice a track on which slices only nest or follow each other.
+
+    Returns:
+        Slice, its time cut to what holds it, and its track.
+    """
+    tracks: list[list[float]] = []
+    found = []
+    for one in sorted(slices, key=lambda one: (one.start_ns, -one.kernel_ns)):
+        end = one.start_ns + one.kernel_ns
+        for ends in tracks:
+            while ends and ends[-1] <= one.start_ns:
+                ends.pop()
+        fit = (n for n, ends in enumerate(tracks) if not ends or end <= ends[-1] + _CLOCK_NS)
+        track = next(fit, len(tracks))
+        if track == len(tracks):
+            tracks.append([])
+        ends = tracks[track]
+        end = min([end, *ends[-1:]])
+        ends.append(end)
+        found.append((one, end - one.start_ns, track))
+    return found
+
+
+def _region_events(profile: Profile) -> list[dict[str, Any]]:
+    """Join neighbours of one region into one slice; what is inside a control-flow node stays."""
+    found: list[tuple[str, float, float]] = []
+    for one in sorted(profile.timeline, key=lambda one: one.start_ns):
+        kernel = profile.kernels[one.index]
+        end = one.start_ns + one.kernel_ns
+        if kernel.kind == "control":
+            continue
+        if found and found[-1][0] == kernel.region:
+            found[-1] = (kernel.region, found[-1][1], max(end, found[-1][2]))
+        else:
+            found.append((kernel.region, one.start_ns, end))
+    return [_slice(_REGIONS, name, "region", start, end - start, {}) for name, start, end in found]
+
+
+def _named(what: str, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": _PROCESS, "tid": thread, "args": {"name": name}}
+
+
+def _slice(
+    thread: int, name: str, kind: str, start_ns: float, taken_ns: float, details: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": kind,
+        "pid": _PROCESS,
+        "tid": thread,
+        "ts": start_ns / 1e3,
+        "dur": taken_ns / 1e3,
+        "args": dict(details),
+    }
+
 
 TRACE, TABLE, WHOLE = "trace.json", "kernels.csv", "profile.json"
 _DERIVED = ("inside", "coverage", "attributed", "overhead", "mapped")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ortune.analysis.benchmark import compare as comparing
-from ortune.analysis.benchmark.compare_result import ComparedRun, CompareResult
+from ortune.analysis.benchmark.compare import ComparedRun, CompareResult
 from ortune.core import wording
 from ortune.core.atomic_write import write_text
 from ortune.core.request import verb

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ortune.analysis.profiling import files
 from ortune.analysis.profiling import profile as profiling
-from ortune.analysis.profiling.suggestions import evaluate_suggestions, suggest
+from ortune.analysis.profiling.advice import evaluate_suggestions, suggest
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note
 from ortune.core.profile import Profile

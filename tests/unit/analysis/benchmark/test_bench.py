@@ -16,12 +16,10 @@ from ortune_toys.backends.scripted import Scripted
 from rich.console import Console
 
 import ortune as ot
-from ortune.analysis.benchmark import interleave as rows
 from ortune.analysis.benchmark import matrix
 from ortune.analysis.benchmark.bench import race
-from ortune.analysis.benchmark.interleave import Contestant, TimedRow
-from ortune.analysis.benchmark.judged import result
-from ortune.analysis.benchmark.result import BenchResult
+from ortune.analysis.benchmark.interleave import Contestant, TimedRow, describe_row
+from ortune.analysis.benchmark.result import BenchResult, result
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
 from ortune.cli import bench as bench_verb
@@ -120,7 +118,7 @@ def timed(
         {"rss": 5, "uss": None, "peak": 9, "samples": 2},
         {"rss": 7, "uss": 3, "peak": 8, "samples": 2},
     ]
-    return rows.row(one, "digest", NO_ENERGY)
+    return describe_row(one, "digest", NO_ENERGY)
 
 
 def test_a_row_keeps_raw_samples_and_shows_no_percentile_that_few_samples_support(
@@ -212,7 +210,7 @@ def judged(model: Path, again_ns: int, stolen: float = 0.0, fast_ns: int = 50_00
         one = TimedRow(Contestant(model, Cpu(), Latency(), again), model)
         one.turns = [[Burst((ns,) * 4, (0.0,) * 4)] * 6] * 3
         group.append(one)
-    made = [rows.row(one, "digest", NO_ENERGY) for one in group]
+    made = [describe_row(one, "digest", NO_ENERGY) for one in group]
     record = Record(10, 2, 1, 0.0, stolen, None, 0, 0.0, None, None, (), None, ())
     return result([group], made, record)
 
@@ -256,7 +254,7 @@ def test_no_record_is_both_claimed_and_too_noisy(
         takes = (ns * np.exp(rng.normal(0, 0.2 * rng.random(), 3))).astype(int).tolist()
         one.turns = [[Burst((ns,) * 4, (0.0,) * 4)] * 4 for ns in takes]
         group.append(one)
-    made = [rows.row(one, "digest", NO_ENERGY) for one in group]
+    made = [describe_row(one, "digest", NO_ENERGY) for one in group]
     record = Record(10, 2, 1, 0.0, stolen, None, 0, 0.0, None, None, (), None, ())
     found = result([group], made, record)
     claimed = found.ratios[1].clear
@@ -347,7 +345,7 @@ def test_a_gpu_has_its_own_latency_and_readings(
         one.turns = [[Burst((1_000_000,) * 30, (0.0,) * 30)] * 4] * 3
         one.compute_ns, one.gpus = compute, gpus
         rowed.append(one)
-    made = [rows.row(one, "d", NO_ENERGY) for one in rowed]
+    made = [describe_row(one, "d", NO_ENERGY) for one in rowed]
     assert "device_ns" not in made[0] and made[0]["unverified"] == ""
     assert made[1]["device_ns"] == 500_000 and made[1]["gpus"][0]["watts"] == 350.5
     answer = result(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortune.analysis.calibration_quality.ranking import ObserverScore, rank
+from ortune.analysis.calibration_quality.compare_observers import ObserverScore, rank
 from ortune.core.budget import Budget
 from ortune.core.trial import Score
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortune.analysis.calibration_quality import stability
-from ortune.analysis.calibration_quality.stability import (
+from ortune.analysis.calibration_quality import calibrate as stability
+from ortune.analysis.calibration_quality.calibrate import (
     STEPS,
     TOLERANCE,
     apart,

@@ -8,8 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortune.analysis.inspection.inspect import inspect
-from ortune.analysis.inspection.placement import assignment, placed
+from ortune.analysis.inspection.inspect import assignment, inspect, placed
 from ortune.backends.cpu import Cpu
 from ortune.backends.reference import Reference
 from ortune.core.errors import BadModel, BadSettings

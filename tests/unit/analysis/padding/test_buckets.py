@@ -13,9 +13,8 @@ import onnx
 import pytest
 
 import ortune as ot
-from ortune.analysis.padding import lengths as bucketing
-from ortune.analysis.padding.buckets import buckets, chosen
-from ortune.analysis.padding.proof import Proof
+from ortune.analysis.padding import buckets as bucketing
+from ortune.analysis.padding.buckets import Proof, buckets, chosen
 from ortune.backends.bucketed import Bucketed, extent
 from ortune.backends.cpu import Cpu
 from ortune.cli import main as cli

@@ -11,7 +11,7 @@ from tests.unit.analysis.profiling.test_roofline import CEILINGS, kernel, tensor
 from tests.unit.rewriting import model_of
 
 from ortune.analysis.profiling import advice as subject
-from ortune.analysis.profiling.kernels import packed_weights
+from ortune.analysis.profiling.profile import packed_weights
 from ortune.analysis.profiling.roofline import verdicts
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend

@@ -13,9 +13,10 @@ import numpy as np
 import onnx
 import pytest
 
-from ortune.analysis.profiling import files, kernels
+from ortune.analysis.profiling import files
+from ortune.analysis.profiling import profile as kernels
+from ortune.analysis.profiling.files import trace
 from ortune.analysis.profiling.profile import demand_taken, explained, profile
-from ortune.analysis.profiling.trace import trace
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.cli.main import main

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.analysis.profiling.test_roofline import CEILINGS
 
 import ortune
-from ortune.analysis.profiling import suggestions as subject
+from ortune.analysis.profiling import advice as subject
 from ortune.core.backend import Backend
 from ortune.core.profile import Action, Profile
 from ortune.core.trial import Interval

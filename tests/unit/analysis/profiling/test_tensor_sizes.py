@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from tests.unit.rewriting import model_of
 
-from ortune.analysis.profiling.tensor_sizes import filled, sizes
+from ortune.analysis.profiling.profile import filled, sizes
 from ortune.core.session import Executed, Operand
 from ortune.data import stream
 from ortune.model.analysis.dataflow import Origin

@@ -9,8 +9,7 @@ import pytest
 from ortune_toys.backends.scripted import Scripted
 from tests.unit.studies import FACTS
 
-from ortune.analysis.tuning.attempt import Answers
-from ortune.analysis.tuning.descent import Descent, Tools
+from ortune.analysis.tuning.descent import Answers, Descent, Tools
 from ortune.analysis.tuning.tune import judged
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from ortune.analysis.benchmark import matrix
-from ortune.analysis.benchmark.engines.timed import timed
-from ortune.analysis.benchmark.interleave import Contestant, Ratios, TimedRow, pairs
+from ortune.analysis.benchmark.interleave import (
+    Contestant,
+    Ratios,
+    TimedRow,
+    contest,
+    describe_row,
+    pairs,
+)
 from ortune.analysis.benchmark.requests import Bench
-from ortune.analysis.benchmark.result import PER_FRAME, BenchResult, Pipeline
+from ortune.analysis.benchmark.result import PER_FRAME, BenchResult, Pipeline, result
 from ortune.core.backend import Backend
 from ortune.core.errors import BadData
 from ortune.core.event import Note
@@ -21,12 +29,56 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.session import Tensors
 from ortune.data import given, sources, stream
 from ortune.engine import archive
+from ortune.measurement.machine import noise
+from ortune.measurement.machine.energy import energy
 from ortune.measurement.timing import stats
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 from ortune.workloads.latency import Latency
 
-_WORKER = "ortune.analysis.benchmark.engines.worker"
+
+def timed(
+    raced: Sequence[Sequence[TimedRow]],
+    told: Sequence[Sequence[tuple[TimedRow, Mapping[str, Any]]]],
+    asked: Bench,
+    root: Path,
+) -> BenchResult:
+    """Time groups of rows and return what they come to.
+
+    Args:
+        raced: The rows of a group take turns.
+        told: The same rows by what they are compared with: the first of a group is its measure.
+            Beside each is what it tells in the place of what every row does.
+        asked: Seconds and sets.
+        root: Folder for the files of workers.
+
+    Raises:
+        BadModel: The first row of a group does not run.
+    """
+    meters = energy()
+    before = noise.snapshot()
+    contest(raced, root, asked.seconds, meters, asked.sets, asked.sink)
+    record = noise.between(before, noise.snapshot())
+    models = dict.fromkeys(row.contestant.model for group in raced for row in group)
+    known = {path: _identity(path) for path in models}
+    made = [
+        {**describe_row(one, known[one.contestant.model][0], meters, size), **more}
+        for group in told
+        for one, more in group
+        for size in (known[one.contestant.model][1],)
+    ]
+    return result([[one for one, _ in group] for group in told], made, record)
+
+
+def _identity(path: Path) -> tuple[str, int]:
+    """Return a file's digest and size, weights beside a model included."""
+    if not archive.is_bundle(path):
+        return file.digest(path), file.size(path)
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:32], path.stat().st_size
+
+
+_WORKER = "ortune.analysis.benchmark.frame_worker"
 _SAME: Mapping[str, str] = {}
 
 

@@ -1,6 +1,6 @@
 """A worker that runs whole engines: in a frame of the user's, or what that calls.
 
-``python -m ortune.analysis.benchmark.engines.worker JOB.json [frame|model pkg.module:frame]``
+``python -m ortune.analysis.benchmark.frame_worker JOB.json [frame|model pkg.module:frame]``
 answers the commands of every worker. A run is a call of the engine, a frame, or the calls that a
 frame made of the engine, again and without the frame.
 """

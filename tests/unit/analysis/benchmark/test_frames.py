@@ -12,7 +12,7 @@ from tests.unit import packaged
 from tests.unit.studies import MODEL, write_model
 
 import ortune as ot
-from ortune.analysis.benchmark.engines.worker import CallLog, framing
+from ortune.analysis.benchmark.frame_worker import CallLog, framing
 from ortune.analysis.benchmark.result import PER_FRAME
 from ortune.cli.main import main
 from ortune.core.errors import BadData, BadSettings, OrtuneError
@@ -142,7 +142,6 @@ def test_frames_that_cannot_be_timed(model: Path, frame: str, said: str) -> None
         ({"batches": "1,8"}, "and so does --batches"),
         ({"workload": "throughput"}, "and so does --workload"),
         ({"self_check": True}, "and so does --self-check"),
-        ({"processes": 1}, "and so does --processes"),
         ({"end_to_end": "os:system"}, "is not a frame function"),
         ({"end_to_end": "frame"}, "cannot read 'frame'"),
     ],
