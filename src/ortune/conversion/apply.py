@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortune.conversion import exclusions, folds, formats, samples
+from ortune.conversion import samples, steps
 from ortune.conversion.requests import Apply
 from ortune.core.errors import BadSettings
 from ortune.core.outputs import free
@@ -55,11 +55,11 @@ def run(asked: Apply) -> Applied:
     """Build the recipe of the steps into the output file."""
     model, sink = Path(asked.model), asked.sink
     out = free(asked.out, asked.force, model)
-    read = formats.written([step(text) for text in asked.steps], asked.format)
+    read = steps.add_format_step([step(text) for text in asked.steps], asked.format)
     _check_ranges(read, {"--ranges-from": asked.ranges_from, "--augment": asked.augment})
     every = (
-        *exclusions.leave_out(read, asked.exclude_from, asked.threshold),
-        *folds.folds(asked),
+        *steps.leave_out(read, asked.exclude_from, asked.threshold),
+        *steps.folds(asked),
     )
     if not every:
         raise BadSettings("there is no STEP", fix="name one, such as simplify")
@@ -74,7 +74,7 @@ def run(asked: Apply) -> Applied:
             custom_ops=asked.custom_ops,
             sink=sink,
         )
-    formats.warn(built.path, model, sink)
+    steps.warn_of_saturation(built.path, model, sink)
     sizes = file.size(model), file.size(built.path)
     return Applied(model, built.path, built.edits, built.changed, *sizes)
 

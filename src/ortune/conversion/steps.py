@@ -2,24 +2,303 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ortune.conversion import formats, precisions
-from ortune.conversion.exclusions import leave_out
-from ortune.conversion.requests import Convert
+from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
+from ortune.conversion.requests import ConversionRequest, Convert
 from ortune.conversion.samples import ConversionData
-from ortune.core.errors import BadModel, Refused
-from ortune.core.event import Note
+from ortune.core import preprocess, wording
+from ortune.core.errors import BadData, BadModel, BadSettings, Refused
+from ortune.core.event import Note, Sink
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog, codec
-from ortune.core.step import Edit, Quantizer, Recipe, Stage, Step
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import Edit, Quantizer, Recipe, Stage, Step, Transform
 from ortune.measurement.offline import optimize_offline
 from ortune.model.analysis.facts import facts
+from ortune.model.analysis.saturation import saturable
 from ortune.model.io import file
+from ortune.quantization.node_filter import literally
 from ortune.recipe.build import build
 from ortune.recipe.built import Built
 from ortune.recipe.space import clean
 from ortune.transforms.dequantize_at_load import DequantizeAtLoad
+
+CALIBRATED = ("fp16", "bf16", "fp8", "int8", "int4")
+"""Precisions that do something with samples."""
+
+RANGED = ("fp8", "int8")
+"""Precisions whose steps take the ranges of a file."""
+
+_INTEGER = re.compile(r"Quant|QLinear|Integer|QAttention|QGemm|DequantizeLinear")
+"""Operators that make or take integers, standard and onnxruntime's."""
+
+
+def refuse_precision(precision: str | None, target: str, *, static: bool) -> None:
+    """Refuse a precision that cannot be had like this.
+
+    Raises:
+        BadSettings: fp8 or int8 for what does not multiply it, or without samples.
+    """
+    if precision == "fp8" and target == "cpu":
+        raise BadSettings(
+            "fp8 is for GPUs: no CPU multiplies float8",
+            fix="add --target gpu, or use --precision int8",
+        )
+    if precision in ("fp8", "int8") and target == "cuda":
+        raise BadSettings(
+            f"onnxruntime's CUDA provider has no kernels for {precision}: pairs of Q/DQ around "
+            "float ones cost time",
+            fix="use --target tensorrt, or --precision fp16",
+        )
+    if precision in ("fp8", "bf16") and target == "directml":
+        raise BadSettings(
+            f"DirectML has no {precision} arithmetic",
+            fix="use --precision fp16, or int8 with --data",
+        )
+    if precision == "fp8" and not static:
+        raise BadSettings(
+            "fp8 needs samples: the ranges of activations are measured",
+            fix="give them with --data, or ranges with --ranges-from",
+        )
+    if precision == "int8" and target != "cpu" and not static:
+        raise BadSettings(
+            "dynamic int8 does not run on a GPU: DynamicQuantizeLinear, MatMulInteger and "
+            "ConvInteger have no GPU kernel",
+            fix="use --precision fp16, or give --data for static symmetric int8 (QDQ)",
+        )
+
+
+def holds(precision: str, found: Facts, *, folded: bool) -> bool:
+    """Say whether a file's weights are of a precision.
+
+    Args:
+        folded: Integer weights may be widened by Cast and Mul.
+    """
+    held = found.precisions
+    match precision:
+        case "fp16":
+            return held.get("float16", 0) > held.get("float32", 0)
+        case "bf16":
+            return held.get("bfloat16", 0) > held.get("float32", 0)
+        case "fp8":
+            return held.get("float8_e4m3fn", 0) > 0
+        case "int4":
+            packed = found.has("com.microsoft::MatMulNBits", "com.microsoft::GatherBlockQuantized")
+            return packed or bool({"int4", "uint4"} & set(held))
+        case "int8":
+            integers = held.get("int8", 0) + held.get("uint8", 0)
+            return integers > 0 and (folded or any(_INTEGER.search(op) for op in found.ops))
+        case _:
+            return not {"float16", "bfloat16"} & set(held)
+
+
+def checker(precision: str | None, custom_ops: tuple[str, ...] = ()) -> Cpu | Openvino:
+    """Return where a file of this precision is loaded and compared.
+
+    onnxruntime's CPU provider has no bfloat16 products, and its integer rewrites, from level
+    extended on, refuse_precision float8.
+    """
+
+    match precision:
+        case "bf16":
+            return Openvino(precision="f32")
+        case "fp8":
+            return Cpu(level="basic", custom_ops=custom_ops)
+        case _:
+            return Cpu(custom_ops=custom_ops)
+
+
+def refuse_format(form: str | None, precision: str | None, *, static: bool) -> None:
+    """Refuse a form that a precision has not.
+
+    Raises:
+        BadSettings: It is about static int8 alone.
+    """
+    if form is None or precision is None or (precision == "int8" and static):
+        return
+    what = "int8 without data" if precision == "int8" else precision
+    raise BadSettings(
+        f"--format {form} is about static int8, not {what}",
+        fix="give --data with --precision int8, or leave --format out",
+    )
+
+
+def add_format_step(steps: Sequence[Step], form: str | None) -> tuple[Step, ...]:
+    """Return the steps, with the one that rewrites to the form at the end."""
+
+    last = (catalog.load(Quantizer, "qoperator")(),) if form == "qoperator" else ()
+    return (*steps, *last)
+
+
+def warn_of_saturation(path: Path, before: Path, sink: Sink) -> None:
+    """Say where the integers of a new model saturate that its source did not have."""
+
+    old = {layer.node for layer in saturable(file.load(before)) if layer.risky}
+    layers = saturable(file.load(path))
+    risky = [layer for layer in layers if layer.risky]
+    if risky and {layer.node for layer in risky} - old:
+        sink(
+            Note(
+                f"{len(risky)} of "
+                f"{wording.count(len(layers), 'integer layer')} can saturate on x86 CPUs "
+                "without VNNI: `ortune verify --simulate avx2` shows what that does to the "
+                "answers, reduce_range avoids it"
+            )
+        )
+
+
+THRESHOLD = 0.01
+
+_COSTS = ("accuracy_cost", "cost")
+_FIX = 'give a sensitivity file: [{"nodes": ["name", ...], "accuracy_cost": 0.02}, ...]'
+
+
+def leave_out(
+    steps: Sequence[Step], file: str | Path | None, threshold: float | None
+) -> tuple[Step, ...]:
+    """Return the steps with the sensitive nodes among what they exclude.
+
+    Raises:
+        BadSettings: A threshold without a file, or no step that can exclude nodes.
+        BadData: The file cannot be read.
+    """
+    if file is None:
+        if threshold is not None:
+            raise BadSettings(
+                f"--threshold {threshold:g} is about --exclude-from",
+                fix="add --exclude-from FILE, or leave --threshold out",
+            )
+        return tuple(steps)
+    names = sensitive(Path(file), THRESHOLD if threshold is None else threshold)
+    if not any(map(_excludes, steps)):
+        raise BadSettings(
+            "--exclude-from: no step here can leave nodes out",
+            fix="it is for int8-static, int8-dynamic and others with a field `exclude`",
+        )
+    patterns = tuple(map(literally, names))
+    return tuple(_without(step, patterns) if _excludes(step) else step for step in steps)
+
+
+def sensitive(file: Path, threshold: float) -> tuple[str, ...]:
+    """Return the layers of all regions that cost more accuracy than the threshold.
+
+    Of a region without `layers` those are all its nodes. One with an `error` and no cost was not
+    measured, which says nothing against it.
+
+    Raises:
+        BadData: The file is not there, no JSON, or not of this form.
+    """
+    try:
+        read = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadData(f"{file}: {error.strerror}", fix=_FIX) from None
+    except ValueError as error:
+        raise BadData(f"{file} is not JSON: {error}", fix=_FIX) from None
+    regions = read.get("regions") if isinstance(read, dict) else read
+    if not isinstance(regions, list):
+        raise BadData(f"{file} holds no list of regions", fix=_FIX)
+    found: dict[str, None] = {}
+    for index, region in enumerate(regions):
+        if _unmeasured(region):
+            continue
+        cost, nodes = _region(region, f"{file}: region {index}")
+        if cost > threshold:
+            found |= dict.fromkeys(nodes)
+    return tuple(found)
+
+
+def _without(step: Step, patterns: Sequence[str]) -> Step:
+    fields = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
+    return codec.build(type(step), fields | {"exclude": (*fields["exclude"], *patterns)})
+
+
+def _unmeasured(region: object) -> bool:
+    """Whether `ortune sensitivity` could not measure a region."""
+    return (
+        isinstance(region, dict)
+        and bool(region.get("error"))
+        and not list(_costs(region.get("accuracy_cost")))
+    )
+
+
+def _region(region: object, where: str) -> tuple[float, list[str]]:
+    if not isinstance(region, dict):
+        raise BadData(f"{where} is not a region", fix=_FIX)
+    nodes = region.get("layers") or region.get("nodes")
+    if not isinstance(nodes, list) or not all(isinstance(name, str) for name in nodes):
+        raise BadData(f"{where} has no list of node names `nodes`", fix=_FIX)
+    given = next((region[key] for key in _COSTS if key in region), None)
+    costs = list(_costs(given))
+    if not costs or any(cost != cost for cost in costs):
+        raise BadData(f"{where} has no accuracy cost, but {given!r}", fix=_FIX)
+    return max(costs), nodes
+
+
+def _costs(given: object) -> Iterator[float]:
+    """Yield a value, or of an interval its ends."""
+    if isinstance(given, dict):
+        yield from _costs(given["value"] if "value" in given else list(given.values()))
+    elif isinstance(given, list):
+        for one in given:
+            yield from _costs(one)
+    elif isinstance(given, int | float) and not isinstance(given, bool):
+        yield float(given)
+
+
+def _excludes(step: Step) -> bool:
+    return any(field.name == "exclude" for field in dataclasses.fields(step))
+
+
+_CALL = re.compile(r"\s*([a-z0-9-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+def folds(asked: ConversionRequest) -> list[Transform]:
+    """Return the steps, in order.
+
+    Raises:
+        OrtuneError: The file, the size or a text cannot be read.
+    """
+    before, size = asked.fold_preprocess, asked.picture_size
+    if before is None and size is not None:
+        raise BadSettings("--picture-size is of --fold-preprocess", fix="give that too")
+    first = [] if before is None else [_preprocess(Path(before), size)]
+    return [*first, *map(_postprocess, asked.fold_postprocess)]
+
+
+def _preprocess(path: Path, size: tuple[int, int] | None) -> Transform:
+
+    if not path.is_file():
+        raise BadData(f"{path} is not there", fix="give a preprocess.toml, as for --data")
+    given = preprocess.read(path)
+    known = set(codec.encode(preprocess.Preprocess()))
+    if unknown := sorted(given.keys() - known):
+        raise BadData(
+            f"{path} has a key '{unknown[0]}'", fix=f"its keys are: {', '.join(sorted(known))}"
+        )
+    fields = {key: value for key, value in given.items() if key != "dtype"}
+    if size is not None:
+        fields["size"] = list(size)
+    try:
+        return codec.build(catalog.load(Transform, "fold-preprocess"), fields)
+    except BadSettings as error:
+        raise BadData(f"{path}: {error.what}", fix=error.fix) from None
+
+
+def _postprocess(text: str) -> Transform:
+
+    found = _CALL.fullmatch(text)
+    if found is None:
+        raise BadSettings(
+            f"--fold-postprocess {text}", fix='write argmax, uint8, softmax or "top-k(k=5)"'
+        )
+    fields = f", {found[2]}" if found[2] and found[2].strip() else ""
+    return parse(Transform, f"fold-postprocess(give={found[1]}{fields})")
 
 
 def make(asked: Convert, given: ConversionData, folder: Path) -> Built:
@@ -87,8 +366,8 @@ def rewrites(level: str, found: Facts) -> tuple[Step, ...]:
 def quantizers(asked: Convert) -> tuple[Step, ...]:
     """Return the lossy steps of an asked."""
     if asked.precision is None:
-        return formats.written((), asked.format)
-    if asked.precision not in precisions.CALIBRATED:
+        return add_format_step((), asked.format)
+    if asked.precision not in CALIBRATED:
         return ()
     if asked.precision != "int8":
         made = [_other(asked)]
@@ -97,7 +376,7 @@ def quantizers(asked: Convert) -> tuple[Step, ...]:
     if asked.static:
         rules = {} if asked.target == "cpu" else {"target": asked.integers}
         made = [_quantizer("int8-static", head=True, **grid, **rules)]
-        made += formats.written((), asked.format)
+        made += add_format_step((), asked.format)
     else:
         dynamic = _quantizer("int8-dynamic", conv=asked.dynamic_conv, **grid)
         made = [dynamic, _quantizer("int8-weights")]

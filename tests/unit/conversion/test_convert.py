@@ -9,8 +9,8 @@ from typing import Any
 import onnx
 import pytest
 
-from ortune.conversion import options, steps
-from ortune.conversion.check import check_target, check_types
+from ortune.conversion import convert, steps
+from ortune.conversion.convert import check_target, check_types
 from ortune.conversion.requests import Convert
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.facts import Facts
@@ -46,12 +46,12 @@ FACTS = Facts({"Conv": 1}, 1, 4, 16, {"float32": 16}, 17, 8, (), ())
 )
 def test_what_does_not_go_together_is_refused(asked: Convert, said: str) -> None:
     with pytest.raises(BadSettings, match=said):
-        options.check(asked)
+        convert.check_options(asked)
 
 
 def test_the_gpu_refusal_names_both_ways_on() -> None:
     with pytest.raises(BadSettings) as caught:
-        options.check(order("int8", "gpu"))
+        convert.check_options(order("int8", "gpu"))
     assert "ConvInteger" in caught.value.what
     assert "--precision fp16" in caught.value.fix
     assert "--data" in caught.value.fix
@@ -72,15 +72,15 @@ def test_the_gpu_refusal_names_both_ways_on() -> None:
     ],
 )
 def test_what_goes_together_is_taken(asked: Convert) -> None:
-    options.check(asked)
+    convert.check_options(asked)
 
 
 def test_level_all_is_warned_of_where_it_binds_to_hardware() -> None:
-    (note,) = [n for n in options.advice(order(opt_level="all")) if "--opt-level all" in n.text]
+    (note,) = [n for n in convert.advice(order(opt_level="all")) if "--opt-level all" in n.text]
     assert note.warning
     assert "--opt-level extended" in note.text
-    assert not any(n.warning for n in options.advice(order("fp16", opt_level="all")))
-    assert not [n for n in options.advice(order(opt_level="extended")) if "--opt-level" in n.text]
+    assert not any(n.warning for n in convert.advice(order("fp16", opt_level="all")))
+    assert not [n for n in convert.advice(order(opt_level="extended")) if "--opt-level" in n.text]
 
 
 def test_int8_with_data_is_static() -> None:
@@ -134,7 +134,7 @@ def test_int8_without_data_is_dynamic_then_weights() -> None:
     ],
 )
 def test_other_precisions_are_one_step(asked: Convert, step: str) -> None:
-    options.check(asked)
+    convert.check_options(asked)
     assert [str(one) for one in steps.quantizers(asked)] == [step]
 
 
@@ -195,7 +195,7 @@ def test_what_is_lost_is_not_brought_back() -> None:
     ],
 )
 def test_convert_writes_the_form_that_was_asked_for(asked: Convert, wanted: list[str]) -> None:
-    options.check(asked)
+    convert.check_options(asked)
     assert [str(step) for step in steps.quantizers(asked)] == wanted
     assert asked.portable == (asked.format == "qdq")
 
@@ -203,5 +203,5 @@ def test_convert_writes_the_form_that_was_asked_for(asked: Convert, wanted: list
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_a_form_is_about_static_int8(precision: str) -> None:
     with pytest.raises(BadSettings, match="--format qdq is about static int8") as caught:
-        options.check(order(precision, format="qdq"))
+        convert.check_options(order(precision, format="qdq"))
     assert len(str(caught.value).splitlines()) == 2

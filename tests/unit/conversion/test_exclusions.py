@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from tests.unit.analysis.sensitivity.test_result import found
 
-from ortune.conversion.exclusions import leave_out, literally, sensitive
+from ortune.conversion.steps import leave_out, literally, sensitive
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.result import as_json
 from ortune.quantization.node_filter import chosen
