@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortune.analysis.calibration_quality.probes import QuantizerProbes, probes, settled
 from ortune.analysis.calibration_quality.requests import Calibrate
 from ortune.backends.cpu import Cpu
 from ortune.calibration import ranges_file, tensorrt_cache
@@ -28,6 +27,7 @@ from ortune.core.event import Note
 from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.outputs import free
 from ortune.core.plugins import codec
+from ortune.core.plugins.spelling import parse
 from ortune.core.request import verb
 from ortune.core.result import TableResult
 from ortune.core.step import Quantizer
@@ -41,6 +41,65 @@ from ortune.model.analysis import facts as model_facts
 from ortune.model.graph import edit
 from ortune.model.io import file, names
 from ortune.model.shapes.infer import infer
+
+
+@dataclass(frozen=True)
+class QuantizerProbes:
+    """What a quantizer asks of a model.
+
+    Attributes:
+        model: As the quantizer prepared it.
+        probes: For ranges that are known by their tensor's name.
+        observer: The quantizer's own.
+    """
+
+    model: ir.Model
+    probes: tuple[Probe, ...]
+    observer: Observer
+
+
+def settled(quantizer: str, observer: str | None) -> Quantizer:
+    """Read a quantizer and put another observer into it.
+
+    Raises:
+        BadSettings: A spelling is wrong, or the quantizer has no observer to choose.
+    """
+    step = parse(Quantizer, quantizer)
+    own = getattr(step, "observer", None)
+    if not isinstance(own, Observer):
+        raise BadSettings(
+            f"{step.name()} asks for no ranges of an observer's choice",
+            fix='use a static quantizer, such as "int8-static"',
+        )
+    return step if observer is None else _with(step, parse(Observer, observer))
+
+
+def _with(step: Quantizer, observer: Observer) -> Quantizer:
+    fields = {**codec.encode(step), "observer": codec.encode(observer)}
+    return codec.decode(Quantizer, fields)
+
+
+def probes(path: Path, step: Quantizer) -> QuantizerProbes:
+    """Load a model, prepare it as a build does, and ask the quantizer.
+
+    Raises:
+        BadSettings: It asks for nothing.
+    """
+    model = file.load(path)
+    names.unique(model)
+    if model.opset_imports.get("", 0) < step.needs_opset:
+        from ortune.transforms.raise_opset import RaiseOpset
+
+        RaiseOpset(to=step.needs_opset).apply(model)
+    found = tuple(probe for probe in step.probes(model) if not probe.name)
+    if not found:
+        raise BadSettings(
+            f"{step} asks for no range in {path.name}: there is nothing that it would quantize",
+            fix="see `ortune inspect` for its operators, or choose another --quantizer",
+        )
+    own: Observer = step.observer  # type: ignore[attr-defined]
+    return QuantizerProbes(model, found, own)
+
 
 STEPS = 255
 TOLERANCE = 26.0

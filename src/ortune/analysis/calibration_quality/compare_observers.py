@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.analysis.calibration_quality.probes import probes, settled
+from ortune.analysis.calibration_quality.calibrate import probes, settled
 from ortune.analysis.calibration_quality.requests import CompareObservers
 from ortune.backends.cpu import Cpu
 from ortune.calibration import ranges_file
