@@ -248,7 +248,7 @@ def test_a_survey_is_kept_short_and_what_keeps_the_budget_has_none() -> None:
 
 def test_a_survey_leaves_the_time_of_two_mixtures_where_it_can() -> None:
     fast = trial(WHOLE, 0.4, 1.6)
-    (short,) = surveys(view(None, fast, total=20.0, left=20.0))
+    (short,) = surveys(view(None, fast, total=10.0, left=10.0))
     needed = short.request.seconds / 2
     (shorter,) = surveys(view(None, fast, left=needed + 3.5))
     assert shorter.request.seconds == pytest.approx(needed)
@@ -390,7 +390,7 @@ def test_the_more_it_loses_the_less_a_survey_is_worth() -> None:
         {"facts": replace(FACTS, ops={"MatMul": 2})},
         {"left": 1.0},
         {"kept_back": 79.0},
-        {"total": 4.0},
+        {"total": 2.0},
         {"surveys": (FRAGILE,)},
         {"space": replace(SPACE, exact=True)},
         {"budget": None},
