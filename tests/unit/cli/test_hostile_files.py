@@ -49,7 +49,7 @@ OTHERS: dict[str, Words] = {
     "verify-signature": lambda model, good, data, out: [model, "--key", model],
 }
 """Verbs that take a run or a result: any file may be given for one."""
-_NO_FILE = {"demo", "doctor", "env", "export", "loadtest", "reader"}
+_NO_FILE = {"demo", "doctor", "env", "export", "loadtest"}
 """A load test hands its model to a server, and says what that says; an export takes a module."""
 _LOOKS = {"diff", "inspect"}
 """These show a model of an opset that is not known here."""

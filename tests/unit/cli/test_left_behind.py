@@ -18,10 +18,10 @@ _CTX = click.Context(root)
 VERBS = {name: root.get_command(_CTX, name) for name in root.list_commands(_CTX)}
 WITHOUT_WORKERS = {
     "compare",
+    "cost",
     "diff",
     "explain",
     "pack",
-    "reader",
     "report",
     "verify-signature",
 } | {
@@ -142,7 +142,7 @@ def test_a_run_that_another_search_is_at_work_in_stays(tmp_path) -> None:
         assert (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("verb", sorted({*WRITING} - {"reader"}))  # it reads no file
+@pytest.mark.parametrize("verb", WRITING)
 def test_on_the_command_line_too(tmp_path, monkeypatch, capsys, verb) -> None:
     monkeypatch.chdir(tmp_path)
     words = []

@@ -12,6 +12,7 @@ RETIRED: Mapping[str, str] = {
     "reader": _ALONE,
     "bench --processes": "load test servers: ortune loadtest MODEL --processes N",
     "cost --measure": "price a file of: ortune loadtest MODEL --processes N --json FILE.json",
+    "cost --memory-limit": "leave it out: cost starts no worker any more",
     "bench --memory-by-node": "see `peak_rss` of bench, and `ortune profile` for single nodes",
 }
 """Old word -> what to do instead, as the text behind ``fix:``.
