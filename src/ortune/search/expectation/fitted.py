@@ -47,9 +47,13 @@ class Fitted:
         self._parts = {number: _parts(data, number) for number in ("latency", "strain")}
 
     def part(self, number: Literal["latency", "strain"], feature: str) -> FeaturePrior:
-        """Return what is expected of a feature, or of its kind where no table has it."""
-        parts = self._parts[number]
-        return parts.get(feature) or parts.get(f"{feature.partition(':')[0]}:") or parts[""]
+        """Return what is expected of a feature, or of its kind where no table has it.
+
+        What is said of a kind's unknown members is wider than what its known ones have in common.
+        """
+        parts, kind = self._parts[number], feature.partition(":")[0]
+        names = (feature, f"{kind}:unknown", f"{kind}:", "")
+        return next(parts[name] for name in names if name in parts)
 
 
 def _parts(data: Mapping[str, Any], number: str) -> dict[str, FeaturePrior]:
