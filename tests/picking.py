@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from ortune.core.plugins.spelling import parse
-from ortune.core.step import Quantizer, Recipe
+from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.trial import Plan, Proposal
 from ortune.search import optimize
 from ortune.search.policy import LeftOut, Policy, View
@@ -20,12 +20,12 @@ def searching_by(patch: pytest.MonkeyPatch, policy: Policy) -> None:
 
 @dataclass(frozen=True)
 class Pick:
-    """Tries one quantizer on the first backend."""
+    """Tries one quantizer on the first backend, or the original where none is named."""
 
     step: str = "int8-weights"
 
     def next(self, view: View) -> Proposal | None:
-        recipe = Recipe("picked", (parse(Quantizer, self.step),))
+        recipe = Recipe("picked", (parse(Quantizer, self.step),)) if self.step else AS_IS
         plan = Plan(recipe, view.space.targets[0].backend)
         return None if view.tried(plan) else Proposal(plan, "search", "picked")
 

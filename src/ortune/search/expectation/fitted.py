@@ -50,9 +50,11 @@ class Fitted:
         """Return what is expected of a feature, or of its kind where no table has it.
 
         What is said of a kind's unknown members is wider than what its known ones have in common.
+        Of the hint of an unknown backend its precision is known.
         """
         parts, kind = self._parts[number], feature.partition(":")[0]
-        names = (feature, f"{kind}:unknown", f"{kind}:", "")
+        precision = f"{kind}:*/{feature.rpartition('/')[2]}"
+        names = (feature, precision, f"{kind}:unknown", f"{kind}:", "")
         return next(parts[name] for name in names if name in parts)
 
 
