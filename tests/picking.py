@@ -1,8 +1,13 @@
-"""Orders of a search for tests of what becomes of plans: put in place of `search.adaptive`."""
+"""Orders of a search for tests of what becomes of plans: put in place of `search.adaptive`.
+
+``python -m tests.picking ARGUMENTS`` is ``ortune ARGUMENTS`` with plans `InOrder`.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from itertools import chain
 
 import pytest
 
@@ -10,6 +15,7 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.trial import Plan, Proposal
 from ortune.search import optimize
+from ortune.search.compare import leaders
 from ortune.search.policy import LeftOut, Policy, View
 
 
@@ -49,3 +55,28 @@ class Glance:
 
     def left_out(self, view: View) -> LeftOut:
         return LeftOut(("glanced at a few",), late=1)
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """Tries plans as they are listed, then settings around the best: no clock changes that."""
+
+    def next(self, view: View) -> Proposal | None:
+        found = (trial.plan for trial in leaders(view.trials, view.wanted))
+        best = next((plan for plan in found if plan in view.space.listed), None)
+        around = view.space.neighbours(best).values() if best is not None else ()
+        for plan in (*view.space.listed, *chain.from_iterable(around)):
+            if not view.tried(plan):
+                return Proposal(plan, "search", "next")
+        return None
+
+    def left_out(self, view: View) -> LeftOut:
+        return LeftOut()
+
+
+if __name__ == "__main__":
+    from ortune.cli.main import main
+
+    with pytest.MonkeyPatch.context() as patch:
+        searching_by(patch, InOrder())
+        sys.exit(main())

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.models import write_classifier
-from tests.picking import Glance, Pick, searching_by
+from tests.picking import Glance, InOrder, Pick, searching_by
 
 import ortune as ot
 from ortune.core.errors import OrtuneError
@@ -44,6 +44,13 @@ def search(task: tuple[Path, Path], out: Path, **more: object) -> ot.Study:
 @pytest.fixture(scope="module")
 def scripted(task: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> ot.Study:
     return search(task, tmp_path_factory.mktemp("first") / "run")
+
+
+@pytest.fixture(scope="module")
+def in_order(task: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> ot.Study:
+    with pytest.MonkeyPatch.context() as patch:
+        searching_by(patch, InOrder())
+        return search(task, tmp_path_factory.mktemp("order") / "run")
 
 
 def test_the_smaller_file_wins_on_the_scripted_clock(scripted: ot.Study) -> None:
@@ -117,15 +124,19 @@ def test_the_history_is_measured(scripted: ot.Study) -> None:
 
 
 def test_a_scripted_clock_gives_the_same_ledger_and_winner(
-    task: tuple[Path, Path], scripted: ot.Study, tmp_path: Path
+    task: tuple[Path, Path],
+    in_order: ot.Study,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    searching_by(monkeypatch, InOrder())
     again = search(task, tmp_path / "run")
     facts = [
         [(t.key, t.part, t.status, t.ratio, t.scores, t.size, t.why) for t in study.trials]
-        for study in (scripted, again)
+        for study in (in_order, again)
     ]
     assert facts[0] == facts[1]
-    assert again.best.key == scripted.best.key
+    assert again.best.key == in_order.best.key
 
 
 def test_the_same_command_resumes_and_measures_nothing_twice(
@@ -220,7 +231,7 @@ def test_the_real_cpu_never_hands_back_a_slower_model(
 def command(task: tuple[Path, Path], out: Path, time: str = "300s") -> list[str]:
     model, data = task
     return [
-        sys.executable, "-m", "ortune.cli.main", "optimize", str(model), "--data", str(data),
+        sys.executable, "-m", "tests.picking", "optimize", str(model), "--data", str(data),
         "--budget", "top1>=base-0.02", "--on", "scripted", "--baseline", "scripted",
         "--time", time, "-o", str(out), "--quiet",
     ]  # fmt: skip
@@ -228,7 +239,7 @@ def command(task: tuple[Path, Path], out: Path, time: str = "300s") -> list[str]
 
 @pytest.mark.parametrize("kills", [3, pytest.param(6, marks=pytest.mark.long)])
 def test_kill_9_at_random_moments_loses_and_repeats_nothing(
-    task: tuple[Path, Path], scripted: ot.Study, tmp_path: Path, kills: int
+    task: tuple[Path, Path], in_order: ot.Study, tmp_path: Path, kills: int
 ) -> None:
     out = tmp_path / "run"
     rng = random.Random(kills)
@@ -249,8 +260,8 @@ def test_kill_9_at_random_moments_loses_and_repeats_nothing(
     keys = [f"{t.part} {t.key}" for t in Ledger(out).trials]
     assert keys[: len(kept)] == kept
     assert len(set(keys)) == len(keys), "a trial was made twice"
-    assert set(keys) == {f"{t.part} {t.key}" for t in scripted.trials}
-    assert ot.read_study(out).best.key == scripted.best.key
+    assert set(keys) == {f"{t.part} {t.key}" for t in in_order.trials}
+    assert ot.read_study(out).best.key == in_order.best.key
 
 
 def test_ctrl_c_keeps_the_best_so_far_and_exits_3(task: tuple[Path, Path], tmp_path: Path) -> None:
