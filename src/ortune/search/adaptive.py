@@ -51,11 +51,12 @@ class Adaptive:
     are timed as long as the others.
 
     Attributes:
-        worth: Expected gain, a share of the latency, below which a plan is not tried.
+        worth: Expected gain, a share of the latency, below which a plan is not tried: so small, as
+            what deviates has longer tails than a normal tells.
         near: Screened plans within this share of the best are timed in full before the finals.
     """
 
-    worth: float = 0.001
+    worth: float = 0.0001
     near: float = 0.05
 
     def next(self, view: View) -> Proposal | SurveyRequest | None:
