@@ -209,7 +209,7 @@ def test_a_cheap_plan_of_no_worth_does_not_hide_a_costly_one(
 ) -> None:
     of = listed(
         monkeypatch,
-        cheap=Expected(Normal(math.log(0.8995), 0.0), 1.0, seconds=0.1),
+        cheap=Expected(Normal(math.log(0.89995), 0.0), 1.0, seconds=0.1),
         costly=Expected(Normal(math.log(0.85), 0.0), 1.0, seconds=20.0),
     )
     found = Adaptive().next(of)
