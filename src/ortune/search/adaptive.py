@@ -36,9 +36,14 @@ class _Ranked:
 
     @property
     def rate(self) -> float:
-        """Expected gain per second."""
+        """Expected gain per second, to six digits.
+
+        What agrees so far is tried as it is listed: further digits depend on how many threads the
+        linear algebra runs with, and a run that goes on would propose another plan.
+        """
         seconds = self.expected.seconds
-        return max(self.worth / seconds, (self.worth + self.mixed) / (seconds + self.more))
+        rate = max(self.worth / seconds, (self.worth + self.mixed) / (seconds + self.more))
+        return float(f"{rate:.6g}")
 
 
 @dataclass(frozen=True)
