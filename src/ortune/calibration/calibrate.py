@@ -128,7 +128,7 @@ def calibrate_groups(
     missing = known.missing(probes)
     peak = cpu = parts = 0
     if missing:
-        held = _held() if memory is None else memory
+        held = int(min(MOST, SHARE * allowed(allowance().taken()))) if memory is None else memory
         run = _Run(model, missing, stream, groups, folder, held, custom_ops, sink)
         for answer in run.answers(known):
             peak, cpu, parts = int(answer["peak_rss"]), int(answer["cpu_ns"]), parts + 1
@@ -143,10 +143,6 @@ def calibrate_groups(
     )
     seconds = time.monotonic() - started if missing else 0.0
     return Calibrated(ranges, _notes(known, probes, ranges), seconds, cpu / 1e9, peak, parts)
-
-
-def _held() -> int:
-    return int(min(MOST, SHARE * allowed(allowance().taken())))
 
 
 @dataclass(frozen=True)

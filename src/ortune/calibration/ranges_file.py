@@ -126,7 +126,10 @@ def document(
         "quantizer": quantizer,
         "observer": observer,
         "samples": codec.encode(samples),
-        "tensors": [_plain(entry) for entry in kept],
+        "tensors": [
+            {key: value for key, value in codec.encode(entry).items() if value not in ("", [])}
+            for entry in kept
+        ],
         "unanswered": list(unanswered),
     }
 
@@ -184,7 +187,3 @@ def _decoded(path: Path, digest: str, text: str) -> SavedRanges:
     except (KeyError, TypeError, OrtuneError) as error:
         what = error.what if isinstance(error, OrtuneError) else f"{error} is missing"
         raise BadData(f"{path} is damaged: {what}", fix=_FIX) from None
-
-
-def _plain(entry: Entry) -> dict[str, Any]:
-    return {key: value for key, value in codec.encode(entry).items() if value not in ("", [])}

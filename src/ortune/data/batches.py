@@ -143,7 +143,21 @@ def stacked(found: Iterable[Unit], size: int, note: Note) -> Iterator[Unit]:
             dropped, waiting = dropped + len(waiting), []
         waiting.append(unit)
         if len(waiting) == size:
-            yield _joined(waiting)
+            first = waiting[0]
+            for name, array in first.tensors.items():
+                for part in waiting:
+                    if part.tensors[name].shape != array.shape:
+                        raise BadData(
+                            f"{part.where}: input '{name}' cannot be joined to a batch: "
+                            f"Got {checks.spell(part.tensors[name].shape)}, "
+                            f"expected {checks.spell(array.shape)}",
+                            fix="pad the samples to one shape",
+                        )
+            tensors = {
+                name: np.concatenate([p.tensors[name] for p in waiting]) for name in first.tensors
+            }
+            label = None if first.label is None else [part.label for part in waiting]
+            yield Unit(f"{first.where} to {waiting[-1].where}", tensors, False, label, first.group)
             waiting = []
     if dropped := dropped + len(waiting):
         note(
@@ -186,19 +200,3 @@ def _group(where: str, group: Column) -> str:
             fix="give one group a row, or one for the file",
         )
     return str(plain(found))
-
-
-def _joined(parts: Sequence[Unit]) -> Unit:
-    first = parts[0]
-    for name, array in first.tensors.items():
-        for part in parts:
-            if part.tensors[name].shape != array.shape:
-                raise BadData(
-                    f"{part.where}: input '{name}' cannot be joined to a batch: "
-                    f"Got {checks.spell(part.tensors[name].shape)}, "
-                    f"expected {checks.spell(array.shape)}",
-                    fix="pad the samples to one shape",
-                )
-    tensors = {name: np.concatenate([p.tensors[name] for p in parts]) for name in first.tensors}
-    label = None if first.label is None else [part.label for part in parts]
-    return Unit(f"{first.where} to {parts[-1].where}", tensors, False, label, first.group)

@@ -71,7 +71,12 @@ def derive(
             kept = "95 % of inputs must keep 99 % of their decisions"
         return Budget.parse("agreement>=0.99"), f"outputs that decide ({shown}): {kept}"
     floats = {name: arrays for name, arrays in outputs.items() if not _exact(arrays)}
-    if _embeddings(floats):
+    widths = {arrays[0].shape[-1] for arrays in floats.values() if arrays[0].ndim == 3}
+    if all(
+        arrays[0].ndim == 3
+        or (arrays[0].ndim == 2 and (arrays[0].shape[-1] in widths or _unit(arrays)))
+        for arrays in floats.values()
+    ):
         kept = "95 % of inputs must keep cosine 0.999"
         return Budget.parse("cosine>=0.999"), f"embeddings ({shown}): {kept}"
     kept = "95 % of inputs must keep 30 dB"
@@ -132,15 +137,6 @@ def _scores(name: str, arrays: Arrays) -> bool:
 def _probabilities(rows: NDArray[np.float64]) -> bool:
     sums = rows.sum(axis=-1)
     return bool((rows >= 0).all() and np.allclose(sums, 1, rtol=0, atol=_TOLERANCE))
-
-
-def _embeddings(outputs: Mapping[str, Arrays]) -> bool:
-    widths = {arrays[0].shape[-1] for arrays in outputs.values() if arrays[0].ndim == 3}
-    return all(
-        arrays[0].ndim == 3
-        or (arrays[0].ndim == 2 and (arrays[0].shape[-1] in widths or _unit(arrays)))
-        for arrays in outputs.values()
-    )
 
 
 def _unit(arrays: Arrays) -> bool:

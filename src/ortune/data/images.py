@@ -75,7 +75,10 @@ def settings_for(
             f"images for the input '{name}': the model's are {', '.join(checks.by_name(inputs))}",
             fix=f'name one of them in {where}: input = "..."',
         )
-    if _folded(spec, given):
+    arithmetic = {key: given[key] for key in ("scale", "mean", "std") if key in given}
+    plain = {"scale": 1, "mean": 0, "std": 1}
+    changed = any(value != plain[key] for key, value in arithmetic.items())
+    if spec.dtype == "uint8" and "dtype" not in given and changed:
         note(f"images: {SETTINGS} is ignored, as '{name}' takes pictures of uint8 as they are")
         given = {"input": name}
     fields = {**preprocess.defaults(spec, given), **given}
@@ -86,14 +89,6 @@ def settings_for(
     source = SETTINGS if given else f"no {SETTINGS}, so by default"
     note(f"images ({source}): {settings}")
     return settings, spec
-
-
-def _folded(spec: TensorSpec, given: Mapping[str, Any]) -> bool:
-    """Say whether the model does by itself what the settings say: it takes plain pictures."""
-    arithmetic = {key: given[key] for key in ("scale", "mean", "std") if key in given}
-    plain = {"scale": 1, "mean": 0, "std": 1}
-    changed = any(value != plain[key] for key, value in arithmetic.items())
-    return spec.dtype == "uint8" and "dtype" not in given and changed
 
 
 def classes(files: Sequence[Path], folder: Path, note: Note) -> dict[str, int]:
@@ -124,14 +119,6 @@ def tensor(picture: Picture, settings: Preprocess, spec: TensorSpec) -> NDArray[
     Raises:
         BadData: Pillow is missing, it is no picture, or too small for the crop.
     """
-    values = preprocess.values(_pixels(picture, settings), settings)
-    if spec.shape is None or len(spec.shape) != 3:
-        values = values[None]
-    return _typed(values, settings.dtype)
-
-
-def _pixels(picture: Picture, settings: Preprocess) -> NDArray[np.uint8]:
-    """Return the pixels [height, width, channels]."""
     try:
         from PIL import Image as PillowImage
     except ImportError:
@@ -155,14 +142,15 @@ def _pixels(picture: Picture, settings: Preprocess) -> NDArray[np.uint8]:
         raise BadData(
             f"cannot read {name}: {user_function.reason(error)}", fix="remove it, or save it again"
         ) from error
-    return preprocess.pixels(image, settings, Path(name).name)
-
-
-def _typed(values: NDArray[np.float32], dtype: str) -> NDArray[Any]:
+    values = preprocess.values(preprocess.pixels(image, settings, Path(name).name), settings)
+    if spec.shape is None or len(spec.shape) != 3:
+        values = values[None]
     try:
-        wanted = named(dtype)
+        wanted = named(settings.dtype)
     except (TypeError, AttributeError):
-        raise BadData(f"{SETTINGS}: no dtype '{dtype}'", fix="write float32 or uint8") from None
+        raise BadData(
+            f"{SETTINGS}: no dtype '{settings.dtype}'", fix="write float32 or uint8"
+        ) from None
     if wanted.kind in "iu":
         limits = np.iinfo(wanted)
         return np.clip(np.rint(values), limits.min, limits.max).astype(wanted)

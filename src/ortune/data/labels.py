@@ -35,7 +35,28 @@ def read(path: Path) -> tuple[list[Any] | Annotations, list[str] | None]:
             raise BadData(f"{path} holds one number", fix="give one label a sample")
         return [plain(row) for row in found], None
     if path.suffix == ".csv":
-        return _csv(path)
+        with arrays.reading(path), path.open(newline="", encoding="utf-8-sig") as file:
+            sizes.demand(_GROWTH * path.stat().st_size, f"labels in {path}")
+            try:
+                rows = [[cell.strip() for cell in row] for row in csv.reader(file) if any(row)]
+            except csv.Error as error:
+                raise ValueError(str(error)) from error
+        if not rows:
+            raise BadData(f"{path} is empty", fix="give one label a line")
+        header = [cell.lower() for cell in rows[0]]
+        if "label" in header:
+            at, rows = header.index("label"), rows[1:]
+        elif len(header) == 1:
+            at = 0
+        else:
+            raise BadData(
+                f"{path} has {wording.count(len(header), 'column')} and none is named label",
+                fix="name the columns in the first line, one of them 'label'",
+            )
+        if short := next((n for n, row in enumerate(rows, 1) if len(row) != len(header)), None):
+            raise BadData(f"{path}: row {short} lacks a column", fix="give every row all columns")
+        groups = [row[header.index("group")] for row in rows] if "group" in header else None
+        return _typed([row[at] for row in rows]), groups
     if path.suffix == ".json":
         return coco.read(path), None
     raise BadData(
@@ -50,31 +71,6 @@ def plain(value: Any) -> Any:
     if found.dtype.kind == "S":
         found = np.char.decode(found, "utf-8", "backslashreplace")
     return found.item() if found.size == 1 else found.tolist()
-
-
-def _csv(path: Path) -> tuple[list[Any], list[str] | None]:
-    with arrays.reading(path), path.open(newline="", encoding="utf-8-sig") as file:
-        sizes.demand(_GROWTH * path.stat().st_size, f"labels in {path}")
-        try:
-            rows = [[cell.strip() for cell in row] for row in csv.reader(file) if any(row)]
-        except csv.Error as error:
-            raise ValueError(str(error)) from error
-    if not rows:
-        raise BadData(f"{path} is empty", fix="give one label a line")
-    header = [cell.lower() for cell in rows[0]]
-    if "label" in header:
-        at, rows = header.index("label"), rows[1:]
-    elif len(header) == 1:
-        at = 0
-    else:
-        raise BadData(
-            f"{path} has {wording.count(len(header), 'column')} and none is named label",
-            fix="name the columns in the first line, one of them 'label'",
-        )
-    if short := next((n for n, row in enumerate(rows, 1) if len(row) != len(header)), None):
-        raise BadData(f"{path}: row {short} lacks a column", fix="give every row all columns")
-    groups = [row[header.index("group")] for row in rows] if "group" in header else None
-    return _typed([row[at] for row in rows]), groups
 
 
 def _typed(texts: Sequence[str]) -> list[Any]:

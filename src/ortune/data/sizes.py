@@ -35,9 +35,10 @@ def demand(size: int, what: str, fix: str = _LESS) -> None:
         return
     wanted, most = _COPIES * size, memory.allowed()
     if wanted > most:
+        source = "are free" if memory.limit() is None else "is the memory limit"
         raise BadData(
             f"{what} would take {memory.spell(wanted)} of memory, and "
-            f"{memory.spell(most)} {_source()}",
+            f"{memory.spell(most)} {source}",
             fix=fix,
         )
 
@@ -85,7 +86,3 @@ def array_bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
 def total_bytes(arrays: Iterable[tuple[Sequence[int], np.dtype[Any]]]) -> int:
     """Return the bytes of several arrays."""
     return sum(array_bytes(shape, dtype) for shape, dtype in arrays)
-
-
-def _source() -> str:
-    return "are free" if memory.limit() is None else "is the memory limit"

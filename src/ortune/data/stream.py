@@ -98,7 +98,11 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
         index = _index(path, self._map)
         try:
             self._forms = [_form(*form) for form in index["forms"]]
-            self._samples = _packed([_places(sample) for sample in index["samples"]])
+            samples = [_places(sample) for sample in index["samples"]]
+            alike = len({len(one) for one in samples}) == 1
+            # Where all have as many arrays the index takes a twentieth of the memory.
+            packed: Any = np.array(samples, np.int64) if alike else samples
+            self._samples: Sequence[Sequence[int]] = packed
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise _wrong(path, error) from None
         self.names: tuple[str, ...] = tuple(dict.fromkeys(name for name, _, _ in self._forms))
@@ -207,19 +211,10 @@ class _Writer:
     def add(self, sample: Tensors) -> None:
         for name, given in sample.items():
             values = _storable(name, given)
-            form = self._forms.setdefault(
-                (name, _spell(values.dtype), values.shape), len(self._forms)
-            )
+            spelled = values.dtype.name if values.dtype.isbuiltin == 2 else values.dtype.str
+            form = self._forms.setdefault((name, spelled, values.shape), len(self._forms))
             self._places.extend((form, self._record(values)))
         self._ends.append(len(self._places))
-        self._look()
-
-    def _look(self) -> None:
-        """Leave room on the disk and in memory, however many samples come.
-
-        Raises:
-            BadData: There is no more.
-        """
         if self._file.tell() > self._next_bytes:
             self._next_bytes = self._file.tell() + LOOK_BYTES
             sizes.demand_disk(LOOK_BYTES, self._folder, "samples so far and more", _FEWER)
@@ -263,18 +258,6 @@ def _storable(name: str, given: Any) -> NDArray[Any]:
             fix="give an array of numbers or text",
         )
     return array.astype(f"{array.dtype.kind}1") if array.itemsize == 0 else array
-
-
-def _spell(dtype: np.dtype[Any]) -> str:
-    return dtype.name if dtype.isbuiltin == 2 else dtype.str
-
-
-def _packed(samples: list[list[int]]) -> Sequence[Sequence[int]]:
-    """Return the index in a twentieth of the memory, where all samples have as many arrays."""
-    alike = len({len(one) for one in samples}) == 1
-    packed: Any = np.array(samples, np.int64) if alike else samples
-    found: Sequence[Sequence[int]] = packed
-    return found
 
 
 def _index(path: Path, data: mmap.mmap) -> dict[str, Any]:

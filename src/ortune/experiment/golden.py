@@ -46,12 +46,8 @@ def write(study: Study, context: Context) -> None:
         room = _SHARE * file.size(built_model(root, study.best, Path(source)))
         if sum(path.stat().st_size for path in files) > room:
             for path in files:
-                _keep_first(path)
-
-
-def _keep_first(path: Path) -> None:
-    first = {name: np.array(array) for name, array in stream.Stream(path)[0].items()}
-    stream.write(path, iter([first]))
+                first = {name: np.array(array) for name, array in stream.Stream(path)[0].items()}
+                stream.write(path, iter([first]))
 
 
 def ensure(study: Study, trial: Trial, *, custom_ops: bool = True) -> None:

@@ -31,7 +31,7 @@ from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing.deadlines import Deadlines
-from ortune.measurement.timing.turns import Started, ready
+from ortune.measurement.timing.turns import ready
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 from ortune.workloads.latency import Latency
@@ -64,7 +64,10 @@ def prepare(
     """
     models, header = request.names, read_header(root)
     if header is not None:
-        _same_job(root, header, request, on, wanted)
+        asked = replace(header.job, wanted=wanted, **_settings(request, on))
+        if request.budget is not None and not request.evaluate:
+            asked = replace(asked, budget=Budget.parse(request.budget))
+        _refuse(root, different(header.job, asked))
     facts = {name: model_facts.facts(file.load(path), read=True) for name, path in models.items()}
     fed = _fed(request, facts, root, header, sink).settled(root / "data")
     chosen = 0 if request.whole else finalists
@@ -74,7 +77,16 @@ def prepare(
     derived = f"budget {found.budget} ({found.rule})" if found.rule else ""
     for text in filter(None, (derived, found.outlook)):
         sink(Note(text))
-    job = replace(_job(request, on, fed, found), wanted=wanted)
+    job = replace(
+        Job(
+            model=", ".join(map(str, request.models)),
+            data_digest=fed.digest,
+            budget=found.budget,
+            budget_rule=found.rule,
+            **_settings(request, on),
+        ),
+        wanted=wanted,
+    )
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
     about = Header(job, whole, command, paths, found.division, outlook=found.outlook)
@@ -128,23 +140,8 @@ def _judged(
         found = original.judged(fed)
         judged_s = monotonic() - began - ready_s
     deadlines = Deadlines.of(started, ready_s, int(median(runs)), judged_s, request.driven)
-    return found, deadlines, _timeout_s(request, started)
-
-
-def _job(request: ExperimentRequest, on: str, fed: Feeding, found: Judged) -> Job:
-    return Job(
-        model=", ".join(map(str, request.models)),
-        data_digest=fed.digest,
-        budget=found.budget,
-        budget_rule=found.rule,
-        **_settings(request, on),
-    )
-
-
-def _timeout_s(request: ExperimentRequest, original: Started) -> float:
-    """Return the seconds a task may take: a multiple of the original's start, within bounds."""
-    needed = (10 * original.load_ns + 40 * original.first_ns) / 1e9
-    return min(_TIMEOUT_S, max(20.0, request.time / 3, needed))
+    needed = (10 * started.load_ns + 40 * started.first_ns) / 1e9
+    return found, deadlines, min(_TIMEOUT_S, max(20.0, request.time / 3, needed))
 
 
 _NO_EVALUATE = f"is not {EVALUATE[0]}"
@@ -221,16 +218,6 @@ def _fed(
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return fed
-
-
-def _same_job(
-    root: Path, known: Header, request: ExperimentRequest, on: str, wanted: Goal
-) -> None:
-    """Refuse another job's folder before anything in it is touched."""
-    asked = replace(known.job, wanted=wanted, **_settings(request, on))
-    if request.budget is not None and not request.evaluate:
-        asked = replace(asked, budget=Budget.parse(request.budget))
-    _refuse(root, different(known.job, asked))
 
 
 def _refuse(root: Path, changed: str) -> None:

@@ -86,25 +86,46 @@ class _LayerMoments:
 
     def update(self, turn: int, values: NDArray[Any]) -> None:
         self._extent.widen(values)
-        windows = self._windows(values)
-        chosen = self._chosen(windows.count)
-        self._runs += 1
-        for start in range(0, chosen.size, BLOCK):
-            self._add(windows.take(chosen[start : start + BLOCK]))
-
-    def result(self) -> Range:
-        seen, count = self._extent.range, max(self._count, 1)
-        found = Moments(self._count, self._sum / count, self._products / count)
-        return Range(seen.low, seen.high, moments=found)
-
-    def _windows(self, values: NDArray[Any]) -> Windows:
         made = self._settings
         if made.kernel and values.ndim != len(made.kernel) + 2:
             raise BadData(
                 f"{wording.count(values.ndim, 'axis', 'axes')} for a kernel of {len(made.kernel)}",
                 fix="watch the input of the convolution that the kernel is of",
             )
-        return Windows(values, made.kernel, made.strides, made.pads, made.dilations, made.auto_pad)
+        windows = Windows(
+            values, made.kernel, made.strides, made.pads, made.dilations, made.auto_pad
+        )
+        chosen = self._chosen(windows.count)
+        self._runs += 1
+        for start in range(0, chosen.size, BLOCK):
+            rows = windows.take(chosen[start : start + BLOCK])
+            groups = self._settings.groups
+            count, width = rows.shape
+            if width % groups:
+                raise BadData(
+                    f"{wording.count(groups, 'group')} cannot be made of "
+                    f"{wording.count(width, 'column')}",
+                    fix="give the layer's own groups",
+                )
+            split = rows.reshape(count, groups, -1).transpose(1, 0, 2)
+            if not self._count:
+                self._sum = np.zeros((groups, split.shape[2]))
+                side = split.shape[2] if self._settings.products else 0
+                self._products = np.zeros((groups, side, side))
+            if self._sum.shape[1] != split.shape[2]:
+                raise BadData(
+                    f"a vector of {split.shape[2]} after vectors of {self._sum.shape[1]}",
+                    fix="watch only layers whose input has a fixed number of channels",
+                )
+            self._count += count
+            self._sum += split.sum(axis=1, dtype=np.float64)
+            for group, part in enumerate(split if self._settings.products else ()):
+                self._products[group] += part.T @ part
+
+    def result(self) -> Range:
+        seen, count = self._extent.range, max(self._count, 1)
+        found = Moments(self._count, self._sum / count, self._products / count)
+        return Range(seen.low, seen.high, moments=found)
 
     def _chosen(self, count: int) -> NDArray[np.int64]:
         most = self._settings.most
@@ -112,27 +133,3 @@ class _LayerMoments:
             return np.arange(count)
         draw = np.random.default_rng(self._runs)
         return np.sort(draw.choice(count, most, replace=False, shuffle=False))
-
-    def _add(self, rows: NDArray[np.float32]) -> None:
-        groups = self._settings.groups
-        count, width = rows.shape
-        if width % groups:
-            raise BadData(
-                f"{wording.count(groups, 'group')} cannot be made of "
-                f"{wording.count(width, 'column')}",
-                fix="give the layer's own groups",
-            )
-        split = rows.reshape(count, groups, -1).transpose(1, 0, 2)
-        if not self._count:
-            self._sum = np.zeros((groups, split.shape[2]))
-            side = split.shape[2] if self._settings.products else 0
-            self._products = np.zeros((groups, side, side))
-        if self._sum.shape[1] != split.shape[2]:
-            raise BadData(
-                f"a vector of {split.shape[2]} after vectors of {self._sum.shape[1]}",
-                fix="watch only layers whose input has a fixed number of channels",
-            )
-        self._count += count
-        self._sum += split.sum(axis=1, dtype=np.float64)
-        for group, part in enumerate(split if self._settings.products else ()):
-            self._products[group] += part.T @ part

@@ -20,8 +20,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-import onnx_ir as ir
-
 from ortune.calibration.ranges_file import SavedRanges
 from ortune.core.event import Sink, silent
 from ortune.core.plugins import codec
@@ -78,7 +76,8 @@ def build_in(
     else:
         count, start = 0, Built(source, ())
     material = _taken_over(start, name, recipe.steps[:count], material)
-    for until in _cuts(recipe.steps, count):
+    edges = [i for i, step in enumerate(recipe.steps) if isinstance(step, Quantizer) and i > count]
+    for until in [*edges, len(recipe.steps)] if len(recipe.steps) > count else []:
         start = _extend(cache, source, start, recipe.steps[:until], count, material, sink)
         material = _taken_over(start, name, recipe.steps[:until], material)
         count = until
@@ -97,22 +96,6 @@ def _taken_over(start: Built, name: str, steps: Sequence[Step], material: Materi
 
 def _crosses(step: Step) -> bool:
     return isinstance(step, Transform) and not step.keeps_io
-
-
-def _cuts(steps: Sequence[Step], done: int) -> list[int]:
-    """Cut a recipe into runs: all leading transforms, then each quantizer with what follows it."""
-    edges = [i for i, step in enumerate(steps) if isinstance(step, Quantizer) and i > done]
-    return [*edges, len(steps)] if len(steps) > done else []
-
-
-def _sign(model: ir.Model, source: Path, steps: Sequence[Step], done: int) -> None:
-    """Write into a model which steps made it of which file: `verify --bisect` repeats them.
-
-    What `done` steps made before names its source already.
-    """
-    if not done:
-        model.metadata_props[SOURCE] = file.digest(source)
-    model.metadata_props[STEPS] = json.dumps(codec.encode(tuple(steps)))
 
 
 def _extend(
@@ -135,20 +118,18 @@ def _extend(
             edits += work.exact(cast(list[Transform], list(group)))
         else:
             edits += [edit for step in group for edit in work.lossy(cast(Quantizer, step))]
-    _sign(work.model, source, steps, done)
+    if not done:
+        work.model.metadata_props[SOURCE] = file.digest(source)
+    work.model.metadata_props[STEPS] = json.dumps(codec.encode(tuple(steps)))
     path = file.save(work.model, folder / f"{name}.onnx", durable=False)
     if any(map(_crosses, steps)) and work.material.feeds is not None:
-        _share(work.material.feeds.stream, folder / f"{name}{_SAMPLES}")
+        beside = folder / f"{name}{_SAMPLES}"
+        beside.unlink(missing_ok=True)
+        try:
+            os.link(work.material.feeds.stream, beside)
+        except OSError:
+            shutil.copyfile(work.material.feeds.stream, beside)
     work.clear()
     built = Built(path, tuple(edits), file.content(path))
     store(built, name)
     return built
-
-
-def _share(samples: Path, beside: Path) -> None:
-    """Put samples beside a build: one file for all builds, where the file system can."""
-    beside.unlink(missing_ok=True)
-    try:
-        os.link(samples, beside)
-    except OSError:
-        shutil.copyfile(samples, beside)

@@ -16,7 +16,7 @@ from ortune.core import wording
 from ortune.core.errors import BadData, OrtuneError, OutOfTime, Refused, gist
 from ortune.core.event import Note, Progress, Sink, StepDone
 from ortune.core.observer import Probe, Range, Ranges
-from ortune.core.step import Bridge, Edit, Quantizer, Transform
+from ortune.core.step import Edit, Quantizer, Transform
 from ortune.measurement.process import WorkerFailed
 from ortune.model.analysis.facts import weight_bytes
 from ortune.model.graph import spec
@@ -94,39 +94,38 @@ class Work:
         bridge, origin = step.bridge(self.model), self.model.clone()
         edit = self._apply(step)
         if edit.count:
-            said = self._over(step, bridge, origin)
+            given, said = self.material.feeds, "numbers are not compared: no samples cross it"
+            after = self._file(self.model, "behind")
+            if given is None or bridge is None:
+                self.material = replace(self.material, feeds=None, calibration=())
+            else:
+                before = self._source if self._untouched else self._file(origin, "before")
+                found, why = cross.differs(
+                    bridge,
+                    before,
+                    after,
+                    given,
+                    self.material.checked,
+                    self._folder,
+                    self.material.custom_ops,
+                )
+                if why is not None:
+                    raise Refused(
+                        f"{step}: {why}", fix="put it before other steps, or leave it out"
+                    )
+                said = (
+                    "it runs, and nothing to compare with" if found != found else f"{found:.0f} dB"
+                )
+                self._made.append(self._folder / f"{len(self._made)}.stream")
+                over = cross.carried(bridge, given, self._made[-1])
+                self.material = replace(self.material, feeds=over)
+            self._source, self._wanted = after, None
+            self._untouched, self._lossy, self._trusted = True, False, False
+            self._before = signature(self.model)
             edit = replace(edit, note="; ".join(filter(None, (said, edit.note))))
         edit = replace(edit, seconds=time.perf_counter() - start)
         self._sink(StepDone(edit))
         return edit
-
-    def _over(self, step: Transform, bridge: Bridge | None, origin: ir.Model) -> str:
-        """Compare numbers across a step, take the samples over, and say what was compared."""
-        given, said = self.material.feeds, "numbers are not compared: no samples cross it"
-        after = self._file(self.model, "behind")
-        if given is None or bridge is None:
-            self.material = replace(self.material, feeds=None, calibration=())
-        else:
-            before = self._source if self._untouched else self._file(origin, "before")
-            found, why = cross.differs(
-                bridge,
-                before,
-                after,
-                given,
-                self.material.checked,
-                self._folder,
-                self.material.custom_ops,
-            )
-            if why is not None:
-                raise Refused(f"{step}: {why}", fix="put it before other steps, or leave it out")
-            said = "it runs, and nothing to compare with" if found != found else f"{found:.0f} dB"
-            self._made.append(self._folder / f"{len(self._made)}.stream")
-            over = cross.carried(bridge, given, self._made[-1])
-            self.material = replace(self.material, feeds=over)
-        self._source, self._wanted = after, None
-        self._untouched, self._lossy, self._trusted = True, False, False
-        self._before = signature(self.model)
-        return said
 
     def _file(self, model: ir.Model, label: str) -> Path:
         """Save a state of the model for as long as this work lasts."""

@@ -44,7 +44,19 @@ def decided(
 
     def noise(switched: ir.Model, values: Sequence[Tensors]) -> Sequence[float]:
         sink(Progress(f"{step.name()}: forward runs of {len(values) - 1} choices"))
-        return _noise(switched, values, stream, indices, folder, custom_ops=ops)
+        with TemporaryDirectory(dir=folder, prefix="noise-") as name:
+            here, samples = Path(name), Stream(stream)
+            path = file.save(switched, here / "switched.onnx", durable=False)
+            each = ({**samples[index], **more} for index in indices for more in values)
+            count = write(here / "switched.stream", each)
+            job = compare.job(path, here / "switched.stream", here, ops)
+            powers, first = np.zeros((len(values), 2)), dict[str, NDArray[Any]]()
+            for place, answer in enumerate(outputs(job, range(count), here / "outputs.stream")):
+                first = {**answer} if place % len(values) == 0 else first
+                powers[place % len(values)] += Snr().record(first, answer, None)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = powers[:, 1] / powers[:, 0]
+        return [float(one) for one in np.nan_to_num(found, nan=np.inf)]
 
     try:
         return step.refined(model, ranges, noise)
@@ -53,37 +65,3 @@ def decided(
             f"{step}: the model does not run on the samples: {error.failure.reason}",
             fix="run `ortune inspect` on it",
         ) from None
-
-
-def _noise(
-    model: ir.Model,
-    values: Sequence[Tensors],
-    stream: Path,
-    indices: Sequence[int],
-    folder: Path,
-    *,
-    custom_ops: tuple[str, ...] = (),
-) -> list[float]:
-    """Return noise over signal of a model's outputs for each of the values of further inputs.
-
-    Args:
-        values: Of inputs that the samples do not have; the first's outputs are the signal.
-        stream: Samples.
-        indices: Those that are run.
-
-    Raises:
-        WorkerFailed: The model does not run.
-    """
-    with TemporaryDirectory(dir=folder, prefix="noise-") as name:
-        here, samples = Path(name), Stream(stream)
-        path = file.save(model, here / "switched.onnx", durable=False)
-        each = ({**samples[index], **more} for index in indices for more in values)
-        count = write(here / "switched.stream", each)
-        job = compare.job(path, here / "switched.stream", here, custom_ops)
-        powers, first = np.zeros((len(values), 2)), dict[str, NDArray[Any]]()
-        for place, answer in enumerate(outputs(job, range(count), here / "outputs.stream")):
-            first = {**answer} if place % len(values) == 0 else first
-            powers[place % len(values)] += Snr().record(first, answer, None)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = powers[:, 1] / powers[:, 0]
-    return [float(one) for one in np.nan_to_num(found, nan=np.inf)]

@@ -8,7 +8,7 @@ trials (`ortune.search.expectation.mixtures`).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -149,7 +149,15 @@ def mixed(survey: Survey, in_float: Collection[str]) -> Recipe:
         if region.region in in_float
         for name in region.layers or region.nodes
     ]
-    steps = _replaced(recipe.steps, at, _excluding(recipe.steps[at], nodes))
+    new = _excluding(recipe.steps[at], nodes)
+    changes: dict[str, Any] = {"before": new}
+
+    def prepares(step: Step) -> bool:
+        named = role(step) in PREPARES and "before" in _fields(step)
+        return named and (getattr(step, "before", None) or static_int8()) == recipe.steps[at]
+
+    before = (replace(step, **changes) if prepares(step) else step for step in recipe.steps[:at])
+    steps = (*before, new, *recipe.steps[at + 1 :])
     total = count(len(survey.regions), "region")
     return Recipe(f"{recipe.name}, {len(in_float)} of {total} in float", steps)
 
@@ -227,21 +235,6 @@ def _excluding(step: Step, nodes: Iterable[str]) -> Quantizer:
     patterns = dict.fromkeys((*getattr(step, "exclude", ()), *map(literally, nodes)))
     changes: dict[str, Any] = {"exclude": tuple(patterns)}
     return replace(step, **changes)
-
-
-def _replaced(steps: Sequence[Step], at: int, new: Quantizer) -> tuple[Step, ...]:
-    """Return steps with another deciding one at a place; what prepares for it follows.
-
-    A preparing step names what it prepares for in `before`, or means it by default.
-    """
-    changes: dict[str, Any] = {"before": new}
-
-    def prepares(step: Step) -> bool:
-        named = role(step) in PREPARES and "before" in _fields(step)
-        return named and (getattr(step, "before", None) or static_int8()) == steps[at]
-
-    before = (replace(step, **changes) if prepares(step) else step for step in steps[:at])
-    return (*before, new, *steps[at + 1 :])
 
 
 def _chosen(step: Quantizer, model: ir.Model) -> dict[str, None]:

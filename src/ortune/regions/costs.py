@@ -336,7 +336,20 @@ def time_shares(
     for name, part in by_operator.items():
         spent[_kind(name)] += part
     regions = list(regions)
-    work = _work(model)
+    copy = model.clone()
+    names.unique(copy)
+    copy, _ = shaped(copy)
+    names.unique(copy)
+    found: dict[str, tuple[str, int | None, int]] = {}
+    for node in edit.every_node(copy):
+        tensors = [edit.const_tensor(value) for value in node.inputs]
+        size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+        found[str(node.name)] = _kind(node.op_type), node_flops(node), size
+    unknown = {kind for kind, count, size in found.values() if count is None}
+    work = {
+        name: (kind, float(size if kind in unknown or count is None else count))
+        for name, (kind, count, size) in found.items()
+    }
     layers = {name for region in regions for name in region.layers if name in work}
     if any(work[name][0] not in spent for name in layers):
         work, spent = {name: ("", work[name][1]) for name in layers}, defaultdict(lambda: 1.0)
@@ -362,24 +375,6 @@ def time_gained(share: float, plan: float) -> Interval:
     if math.isnan(plan):
         return UNKNOWN
     return Interval(min(share, max(-share, share * (1 - plan))), -share, share)
-
-
-def _work(model: ir.Model) -> dict[str, tuple[str, float]]:
-    """Return node -> its kind of operator and what it has to do, comparable within a kind."""
-    copy = model.clone()
-    names.unique(copy)
-    copy, _ = shaped(copy)
-    names.unique(copy)
-    found: dict[str, tuple[str, int | None, int]] = {}
-    for node in edit.every_node(copy):
-        tensors = [edit.const_tensor(value) for value in node.inputs]
-        size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
-        found[str(node.name)] = _kind(node.op_type), node_flops(node), size
-    unknown = {kind for kind, count, size in found.values() if count is None}
-    return {
-        name: (kind, float(size if kind in unknown or count is None else count))
-        for name, (kind, count, size) in found.items()
-    }
 
 
 def _kind(op: str) -> str:

@@ -277,7 +277,17 @@ class Switched:
         changed = _Changed(self._plain, form, inside)
         parts = changed.parts()
         for part in parts:
-            self._demand_acyclic(part, changed)
+            behind = {edge.reader for edge in part.edges if edge.reader is not None}
+            ahead = list(behind)
+            while ahead:
+                node = self._plain[ahead.pop()]
+                for value in node.outputs:
+                    for reader, _ in value.uses():
+                        if reader.name not in behind:
+                            behind.add(str(reader.name))
+                            ahead.append(str(reader.name))
+            if behind & {str(node.name) for node in changed.read(part)}:
+                raise Refused("a region reads what depends on it", fix="build it alone")
         for domain, version in form.opset_imports.items():
             if self.model.opset_imports.setdefault(domain, version) != version:
                 raise Refused(f"domain '{domain}' has two versions", fix="build it alone")
@@ -367,20 +377,6 @@ class Switched:
         name, old.name = old.name, self._editor.fresh(f"{old.name}/plain")
         made.name, made.type, made.shape = name, old.type, old.shape
         self.model.graph.outputs[edge.place] = made
-
-    def _demand_acyclic(self, part: _Part, changed: _Changed) -> None:
-        """Refuse a part that reads what depends on its own outputs."""
-        behind = {edge.reader for edge in part.edges if edge.reader is not None}
-        ahead = list(behind)
-        while ahead:
-            node = self._plain[ahead.pop()]
-            for value in node.outputs:
-                for reader, _ in value.uses():
-                    if reader.name not in behind:
-                        behind.add(str(reader.name))
-                        ahead.append(str(reader.name))
-        if behind & {str(node.name) for node in changed.read(part)}:
-            raise Refused("a region reads what depends on it", fix="build it alone")
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,13 @@ class Adaptive:
             told = _told(view, first.expected)
             mixes = first.mixed > first.worth
             return _proposal(first.one, "search", told + _AS_BASE * mixes)
-        return self._again(view)
+        limit = (1 + self.near) * math.exp(_best(view))
+        for trial in leaders(view.trials, view.wanted):
+            near = trial.ratio is not None and trial.ratio.value <= limit
+            if near and not trial.taken("search") and trial.seconds - trial.building <= view.spare:
+                why = "screened, and near the best"
+                return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
+        return None
 
     def left_out(self, view: View) -> LeftOut:
         """Say of every plan without a trial why it has none."""
@@ -118,16 +124,6 @@ class Adaptive:
         for one, of in zip(found, expected, strict=True):
             ranked.append(_Ranked(one, of, worth(of), *bases.of(one.plan, of)))
         return sorted(ranked, key=lambda one: -one.rate)
-
-    def _again(self, view: View) -> Proposal | None:
-        """Time in full what was only screened and may be the best."""
-        limit = (1 + self.near) * math.exp(_best(view))
-        for trial in leaders(view.trials, view.wanted):
-            near = trial.ratio is not None and trial.ratio.value <= limit
-            if near and not trial.taken("search") and trial.seconds - trial.building <= view.spare:
-                why = "screened, and near the best"
-                return Proposal(trial.plan, "search", why, neighbour_of=trial.neighbour_of)
-        return None
 
 
 def _comes_first(survey: WantedSurvey, plan: _Ranked | None, spare: float) -> bool:

@@ -75,7 +75,13 @@ def exported(asked: Optimize, root: Path) -> tuple[Optimize, tuple[Backend, ...]
         **shared,
     )
     _export(given, folder)
-    return replace(asked, model=folder / _MODEL), _rows(source, folder, asked)
+    own = Path(source).suffix in (".pt", ".pth", ".ts", ".jit", ".pt2")
+    plain = Torch(
+        threads=asked.original.threads,
+        source=str(Path(source).absolute()) if Path(source).exists() else source,
+        weights="" if own else str(folder / _STATE),
+    )
+    return replace(asked, model=folder / _MODEL), (plain, replace(plain, compile=True))
 
 
 def _demand_no_options(asked: Optimize) -> None:
@@ -94,9 +100,20 @@ def _demand_no_options(asked: Optimize) -> None:
 
 def _export(given: Export, folder: Path) -> None:
     """Export into a folder that then holds the model, the weights and their key."""
-    from ortune.exporters.export import export_module
+    from ortune.exporters.export import export_module, module_source
 
-    key = _key(given)
+    here_counts()
+    module = module_source(given)
+    files = [source_file(name) for name in (given.source, module.weights)]
+    texts = [digest_of(path) for path in files if path is not None]
+    key = codec.digest(
+        [
+            codec.encode(module),
+            given.dynamic,
+            *texts,
+            [codec.encode(one) for one in given.inputs],
+        ]
+    )
     known = folder / _KEY
     if known.is_file() and json.loads(known.read_text(encoding="utf-8")).get("key") == key:
         return
@@ -115,35 +132,6 @@ def _export(given: Export, folder: Path) -> None:
             f"{len(found.sizes)} sizes"
         )
     )
-
-
-def _key(given: Export) -> str:
-    """Digest what an export hangs on."""
-    from ortune.exporters.export import module_source
-
-    here_counts()
-    module = module_source(given)
-    files = [source_file(name) for name in (given.source, module.weights)]
-    texts = [digest_of(path) for path in files if path is not None]
-    return codec.digest(
-        [
-            codec.encode(module),
-            given.dynamic,
-            *texts,
-            [codec.encode(one) for one in given.inputs],
-        ]
-    )
-
-
-def _rows(source: str, folder: Path, asked: Optimize) -> tuple[Backend, ...]:
-    """Return the module as backends, eager and compiled, with the baseline's threads."""
-    own = Path(source).suffix in (".pt", ".pth", ".ts", ".jit", ".pt2")
-    plain = Torch(
-        threads=asked.original.threads,
-        source=str(Path(source).absolute()) if Path(source).exists() else source,
-        weights="" if own else str(folder / _STATE),
-    )
-    return (plain, replace(plain, compile=True))
 
 
 def compare(context: Context, rows: tuple[Backend, ...], sink: Sink) -> None:

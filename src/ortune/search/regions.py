@@ -62,25 +62,23 @@ class RegionSearch:
             for trial in known.mixtures if known is not None else ():
                 if trial.key not in written:
                     assert known is not None
-                    self._attempts.surveys.add(_tried(known, trial, view))
-
-
-def _tried(known: Mixing, trial: Trial, view: View) -> MixtureTried:
-    expected = known.expected(trial)
-    kept, why = _kept(trial, view)
-    return MixtureTried(
-        survey=known.survey.key,
-        key=trial.key,
-        plan=trial.plan,
-        left=expected.left,
-        regions=len(known.survey.regions),
-        expected_ratio=expected.ratio,
-        expected_lost=expected.lost,
-        ratio=trial.ratio,
-        lost=known.lost(trial),
-        kept=kept,
-        why=why,
-    )
+                    expected = known.expected(trial)
+                    kept, why = _kept(trial, view)
+                    self._attempts.surveys.add(
+                        MixtureTried(
+                            survey=known.survey.key,
+                            key=trial.key,
+                            plan=trial.plan,
+                            left=expected.left,
+                            regions=len(known.survey.regions),
+                            expected_ratio=expected.ratio,
+                            expected_lost=expected.lost,
+                            ratio=trial.ratio,
+                            lost=known.lost(trial),
+                            kept=kept,
+                            why=why,
+                        )
+                    )
 
 
 def _kept(trial: Trial, view: View) -> tuple[bool, str]:

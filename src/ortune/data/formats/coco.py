@@ -71,7 +71,26 @@ def read(path: Path) -> Annotations:
         except RecursionError:
             raise ValueError("it is nested too deeply") from None
     try:
-        return Annotations(path, _labels(data))
+        kinds = sorted({int(one["id"]) for one in data["categories"]})
+        places = {kind: at for at, kind in enumerate(kinds)}
+        pictures: dict[int, dict[str, Any]] = {}
+        names: dict[str, int] = {}
+        for one in data["images"]:
+            label: dict[str, Any] = {"boxes": [], "classes": [], "ids": [], "crowd": []}
+            if one.get("width") and one.get("height"):
+                label["size"] = [_number(one["width"]), _number(one["height"])]
+            number, name = int(one["id"]), str(one["file_name"])
+            if number in pictures or name in names:
+                raise ValueError(f"the picture {number} {name} is there twice")
+            pictures[number], names[name] = label, number
+        for one in data["annotations"]:
+            label, kind = pictures[int(one["image_id"])], int(one["category_id"])
+            left, top, width, height = map(_number, one["bbox"])
+            label["boxes"].append([left, top, width, height])
+            label["classes"].append(places[kind])
+            label["ids"].append(kind)
+            label["crowd"].append(int(bool(one.get("iscrowd", 0))))
+        return Annotations(path, {name: pictures[names[name]] for name in sorted(names)})
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise BadData(
@@ -79,29 +98,6 @@ def read(path: Path) -> Annotations:
             fix="give images with id and file_name, annotations with image_id, category_id and "
             "bbox, and categories",
         ) from None
-
-
-def _labels(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    kinds = sorted({int(one["id"]) for one in data["categories"]})
-    places = {kind: at for at, kind in enumerate(kinds)}
-    pictures: dict[int, dict[str, Any]] = {}
-    names: dict[str, int] = {}
-    for one in data["images"]:
-        label: dict[str, Any] = {"boxes": [], "classes": [], "ids": [], "crowd": []}
-        if one.get("width") and one.get("height"):
-            label["size"] = [_number(one["width"]), _number(one["height"])]
-        number, name = int(one["id"]), str(one["file_name"])
-        if number in pictures or name in names:
-            raise ValueError(f"the picture {number} {name} is there twice")
-        pictures[number], names[name] = label, number
-    for one in data["annotations"]:
-        label, kind = pictures[int(one["image_id"])], int(one["category_id"])
-        left, top, width, height = map(_number, one["bbox"])
-        label["boxes"].append([left, top, width, height])
-        label["classes"].append(places[kind])
-        label["ids"].append(kind)
-        label["crowd"].append(int(bool(one.get("iscrowd", 0))))
-    return {name: pictures[names[name]] for name in sorted(names)}
 
 
 def _number(value: Any) -> float:

@@ -55,7 +55,8 @@ def blocks(
         ) from error
     table = _split(found, split, source)
     columns = rows.wanted(table.column_names, inputs, note, source, spared)
-    _demand(table, source)
+    size = int(table.data.nbytes) // max(1, len(table))
+    sizes.demand(size, f"a row of {source}")
     needed = [spec for spec in inputs if spec.name not in spared]
     tensor = rows.pictures(folder if saved else Path(), pictures, needed, note)
     table = table.with_format(None).select_columns(columns)
@@ -111,9 +112,3 @@ def _split(found: Any, split: str, source: str) -> Any:
             fix=f"write hf:NAME:{next(iter(found), 'test')}",
         )
     return found[split]
-
-
-def _demand(table: Any, source: str) -> None:
-    """Look at the average row before one is read."""
-    size = int(table.data.nbytes) // max(1, len(table))
-    sizes.demand(size, f"a row of {source}")

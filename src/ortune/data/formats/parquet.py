@@ -52,7 +52,15 @@ def blocks(
             columns = rows.wanted(file.schema_arrow.names, inputs, note, path.name, spared)
             at = 0
             for group in range(file.num_row_groups):
-                _demand(file.metadata.row_group(group), columns, path)
+                chunk = file.metadata.row_group(group)
+                own = [chunk.column(at) for at in range(chunk.num_columns)]
+                own = [one for one in own if one.path_in_schema.partition(".")[0] in columns]
+                size = sum(
+                    max(one.total_uncompressed_size, _VALUE * one.num_values) for one in own
+                )
+                sizes.demand(
+                    size, f"a row group of {path}", "write the file with smaller row groups"
+                )
                 with arrays.reading(path):
                     batches = file.iter_batches(_ROWS, [group], columns, use_threads=False)
                 for batch in _read(batches, path, arrow.ArrowException):
@@ -60,14 +68,6 @@ def blocks(
                         row = {name: rows.plain(batch[name][place]) for name in columns}
                         yield rows.block(row, f"{path.name} row {at}", inputs, tensor)
                         at += 1
-
-
-def _demand(group: Any, columns: Sequence[str], path: Path) -> None:
-    """Look at what the columns of a row group hold before any of it is unpacked."""
-    own = [group.column(at) for at in range(group.num_columns)]
-    own = [one for one in own if one.path_in_schema.partition(".")[0] in columns]
-    size = sum(max(one.total_uncompressed_size, _VALUE * one.num_values) for one in own)
-    sizes.demand(size, f"a row group of {path}", "write the file with smaller row groups")
 
 
 def _read(batches: Iterator[Any], path: Path, failure: type[Exception]) -> Iterator[Any]:

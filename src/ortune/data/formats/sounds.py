@@ -226,7 +226,16 @@ def _chunks(
     if not one.frames:
         raise BadData(f"{one.path} holds no sound", fix="remove it")
     if one.rate != rate:
-        yield from _cut(_whole(one, rate, settings, spec, note), length, settings, spec)
+        made = math.ceil(one.frames * rate / one.rate)
+        sizes.demand(8 * one.channels * (one.frames + made), f"{one.path} at {rate} Hz")
+        if named(spec.dtype).kind != "f":
+            raise BadData(
+                f"{one.path} cannot be resampled for input '{spec.name}' of {spec.dtype}",
+                fix=f"convert it to {rate} Hz",
+            )
+        signal = _mixed(one, 0, one.frames, settings, spec, note)
+        resampled = _library("soxr").resample(signal.T, one.rate, rate)
+        yield from _cut(np.asarray(resampled, np.float32).T, length, settings, spec)
         return
     step = settings.step or length
     for start, stop in _places(one.frames, length, step, settings.tail):
@@ -246,22 +255,6 @@ def _places(frames: int, length: int, step: int, tail: str) -> Iterator[tuple[in
         yield start, start + length
         if start + length >= frames:
             return
-
-
-def _whole(
-    one: Wav, rate: int, settings: Sound, spec: TensorSpec, note: Note
-) -> NDArray[np.float32]:
-    """Return a file at another rate, [channels, n]."""
-    made = math.ceil(one.frames * rate / one.rate)
-    sizes.demand(8 * one.channels * (one.frames + made), f"{one.path} at {rate} Hz")
-    if named(spec.dtype).kind != "f":
-        raise BadData(
-            f"{one.path} cannot be resampled for input '{spec.name}' of {spec.dtype}",
-            fix=f"convert it to {rate} Hz",
-        )
-    signal = _mixed(one, 0, one.frames, settings, spec, note)
-    resampled = _library("soxr").resample(signal.T, one.rate, rate)
-    return np.asarray(resampled, np.float32).T
 
 
 def _cut(

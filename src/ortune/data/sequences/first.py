@@ -50,7 +50,31 @@ def zeros(
     if shape is not None:
         checks.shape("--shape", shape, spec, batch=False)
     else:
-        shape = _shape(spec, pair, step, inputs)
+        if spec.shape is None:
+            raise _unknown(spec, "its rank")
+        bound = {
+            dim: size
+            for one in inputs
+            if one.name in step and one.shape and len(one.shape) == step[one.name].ndim
+            for dim, size in zip(one.shape, step[one.name].shape, strict=True)
+            if isinstance(dim, str)
+        }
+        grown, rows = length_axis(spec, pair), batch(step, inputs)
+        free = [axis for axis, dim in enumerate(spec.shape) if not isinstance(dim, int)]
+        others = [axis for axis in free if axis != grown]
+        found: list[int] = []
+        for axis, dim in enumerate(spec.shape):
+            if isinstance(dim, int):
+                found.append(dim)
+            elif dim in bound:
+                found.append(bound[dim])
+            elif axis == grown:
+                found.append(0)
+            elif axis == 0 or "batch" in str(dim).lower() or others == [axis]:
+                found.append(rows)
+            else:
+                raise _unknown(spec, f"dimension {axis}")
+        shape = tuple(found)
     dtype = np.dtype("U1") if spec.dtype in checks.TEXT else named(spec.dtype)
     sizes.demand(sizes.array_bytes(shape, dtype), f"the state '{spec.name}'")
     return np.zeros(shape, dtype)
@@ -61,36 +85,6 @@ def batch(step: Tensors, inputs: Sequence[TensorSpec]) -> int:
     fed = [one for one in inputs if one.name in step and step[one.name].ndim and one.shape]
     rows = [step[one.name].shape[0] for one in fed if one.shape and batches.is_batch(one.shape[0])]
     return rows[0] if rows else 1
-
-
-def _shape(
-    spec: TensorSpec, pair: StatePair, step: Tensors, inputs: Sequence[TensorSpec]
-) -> tuple[int, ...]:
-    if spec.shape is None:
-        raise _unknown(spec, "its rank")
-    bound = {
-        dim: size
-        for one in inputs
-        if one.name in step and one.shape and len(one.shape) == step[one.name].ndim
-        for dim, size in zip(one.shape, step[one.name].shape, strict=True)
-        if isinstance(dim, str)
-    }
-    grown, rows = length_axis(spec, pair), batch(step, inputs)
-    free = [axis for axis, dim in enumerate(spec.shape) if not isinstance(dim, int)]
-    others = [axis for axis in free if axis != grown]
-    found: list[int] = []
-    for axis, dim in enumerate(spec.shape):
-        if isinstance(dim, int):
-            found.append(dim)
-        elif dim in bound:
-            found.append(bound[dim])
-        elif axis == grown:
-            found.append(0)
-        elif axis == 0 or "batch" in str(dim).lower() or others == [axis]:
-            found.append(rows)
-        else:
-            raise _unknown(spec, f"dimension {axis}")
-    return tuple(found)
 
 
 def _unknown(spec: TensorSpec, what: str) -> BadData:

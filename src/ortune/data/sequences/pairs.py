@@ -82,7 +82,13 @@ def named(
     found: list[StatePair] = []
     for text in texts:
         for pair in _read(text, inputs, outputs):
-            _demand(pair, inputs, outputs)
+            one, two = checks.by_name(outputs)[pair.output], checks.by_name(inputs)[pair.input]
+            if _misfit(one, two):
+                raise BadData(
+                    f"state '{pair}': the output is {one.dtype} {checks.spell(one.shape)}, "
+                    f"the input {two.dtype} {checks.spell(two.shape)}",
+                    fix="pair an output with the input of its type and shape",
+                )
             if pair not in found:
                 found.append(pair)
     for kind, names in (
@@ -156,16 +162,6 @@ def _starred(out: str, to: str, ins: Sequence[str], outs: Sequence[str]) -> Iter
         found = form.fullmatch(name)
         if found and (target := to.replace("*", found[1])) in ins:
             yield StatePair(name, target)
-
-
-def _demand(pair: StatePair, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-    one, two = checks.by_name(outputs)[pair.output], checks.by_name(inputs)[pair.input]
-    if _misfit(one, two):
-        raise BadData(
-            f"state '{pair}': the output is {one.dtype} {checks.spell(one.shape)}, "
-            f"the input {two.dtype} {checks.spell(two.shape)}",
-            fix="pair an output with the input of its type and shape",
-        )
 
 
 def _misfit(one: TensorSpec, two: TensorSpec) -> bool:

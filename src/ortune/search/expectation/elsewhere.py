@@ -50,7 +50,8 @@ def _deviation(tally: PlanTally) -> float:
 
 def model_kind(facts: Facts) -> tuple[str, str]:
     """Return what most of a model's layers are, and its size."""
-    return _kind(facts), _size(facts)
+    found = (name for name, most in _SIZES if facts.parameters < most)
+    return _kind(facts), next(found, "large")
 
 
 def _kind(facts: Facts) -> str:
@@ -75,9 +76,3 @@ def _kind(facts: Facts) -> str:
     if layers and products >= _MOSTLY * layers:
         return "matmul"
     return "mixed" if layers else "other"
-
-
-def _size(facts: Facts) -> str:
-    """Return ``small``, ``medium`` or ``large``: below 1 million weights, below 30, or beyond."""
-    found = (name for name, most in _SIZES if facts.parameters < most)
-    return next(found, "large")

@@ -192,11 +192,6 @@ class Expectations:
         assert self._view.budget is not None
         return strain(trial.score, self._view.budget)
 
-    def _chance(self, trial: Trial) -> float:
-        assert trial.score is not None
-        assert self._view.budget is not None
-        return max(self._fitted.levels["strain noise"], spread(trial.score, self._view.budget))
-
     @cached_property
     def _strain(self) -> Surrogate:
         """Return what is expected of recipes, by those scored where the backend adds little."""
@@ -204,7 +199,12 @@ class Expectations:
         for trial in self._scored:
             if not trial.plan.recipe.lossy:
                 continue
-            found, noise = self._strained(trial), self._chance(trial)
+            assert trial.score is not None
+            assert self._view.budget is not None
+            found, noise = (
+                self._strained(trial),
+                max(self._fitted.levels["strain noise"], spread(trial.score, self._view.budget)),
+            )
             if trial.plan.backend.lossy:
                 rest = self._hints.get(hint(trial.plan.backend), self._hinted(trial.plan))
                 found = _apart(found, rest.mean)

@@ -144,7 +144,12 @@ class Mixing:
             return None
         mixture = self._mixture(frozenset(in_float))
         best = min(
-            (t.ratio.value for t in self.mixtures if t.ratio and _keeps(t)), default=math.inf
+            (
+                t.ratio.value
+                for t in self.mixtures
+                if t.ratio and (_is_scored(t) and t.status is not Status.FAILS)
+            ),
+            default=math.inf,
         )
         return mixture if mixture.ratio < _LEAST_GAIN * best else None
 
@@ -152,25 +157,20 @@ class Mixing:
         if plan is None:
             plan = Plan(mixed(self.survey, in_float), self.survey.plan.backend)
         left = tuple(r.region for r in self.survey.regions if r.region in in_float)
-        return Mixture(
-            self.survey,
-            plan,
-            left,
-            self._ratio(in_float),
-            self._lost_at(self.costs.loss(in_float)) * (1 - self.floor) + self.floor,
-            first=not self.mixtures,
-        )
-
-    def _ratio(self, in_float: frozenset[str]) -> float:
-        """Return the expected ratio: the plan's, and what regions in float do not save, as the
-        last mixture was slower than expected."""
         assert self.whole.ratio is not None
         own, pace = self.whole.ratio.value, 1.0
         for trial in self.mixtures:
             back = self.costs.time(_in_float(self.survey, trial))
             if trial.ratio is not None and back > 0:
                 pace = min(_SLOWER[1], max(_SLOWER[0], (trial.ratio.value - own) / back))
-        return max(0.1 * own, own + pace * self.costs.time(in_float))
+        return Mixture(
+            self.survey,
+            plan,
+            left,
+            max(0.1 * own, own + pace * self.costs.time(in_float)),
+            self._lost_at(self.costs.loss(in_float)) * (1 - self.floor) + self.floor,
+            first=not self.mixtures,
+        )
 
     def _lost_at(self, summed: float) -> float:
         """Return what regions lose over what is left to them to lose.
@@ -260,7 +260,3 @@ def _in_float(survey: Survey, trial: Trial) -> frozenset[str]:
 
 def _is_scored(trial: Trial) -> bool:
     return trial.score is not None and not math.isnan(trial.score.value)
-
-
-def _keeps(trial: Trial) -> bool:
-    return _is_scored(trial) and trial.status is not Status.FAILS

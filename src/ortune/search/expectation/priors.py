@@ -71,9 +71,23 @@ class Priors:
         kind, _, name = feature.partition(":")
         match kind:
             case "hint":
-                return self._hint(name.partition("/")[2])
+                precision = name.partition("/")[2]
+                gains = self._fitted.gains
+                units = (f"{precision}-amx", f"{precision}-avx512")
+                gain = next(
+                    (gains[one] for one in units if one in self._units and one in gains), 1.0
+                )
+                return _amdahl(FLOAT_SHARE[Role.WEIGHTS], gain)
             case "family":
-                return self._family(name)
+                share = self._share
+                match name:
+                    case "int8-static":
+                        return _amdahl(share["conv"] + share["product"], self._gain)
+                    case "int8-dynamic":
+                        return _amdahl(share["product"] + share["recurrent"], self._gain)
+                    case "int8-weights" | "int4-weights":
+                        return self._less_read(name)
+                return 0.0
             case "family@kind" if name.partition("@")[0] in _PACKED:
                 return self._reads
             case "family@hint":
@@ -103,23 +117,6 @@ class Priors:
         return next(
             (gains[one] for one in ("int8-amx", "int8-vnni") if one in self._units), gains["int8"]
         )
-
-    def _hint(self, precision: str) -> float:
-        gains = self._fitted.gains
-        units = (f"{precision}-amx", f"{precision}-avx512")
-        gain = next((gains[one] for one in units if one in self._units and one in gains), 1.0)
-        return _amdahl(FLOAT_SHARE[Role.WEIGHTS], gain)
-
-    def _family(self, name: str) -> float:
-        share = self._share
-        match name:
-            case "int8-static":
-                return _amdahl(share["conv"] + share["product"], self._gain)
-            case "int8-dynamic":
-                return _amdahl(share["product"] + share["recurrent"], self._gain)
-            case "int8-weights" | "int4-weights":
-                return self._less_read(name)
-        return 0.0
 
     def _less_read(self, family: str, computing: float = 1.0) -> float:
         """Return the log-ratio of packed weights where the rest takes that share of its time."""

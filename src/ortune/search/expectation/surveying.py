@@ -74,7 +74,12 @@ def surveys(view: View) -> list[WantedSurvey]:
             # A survey of all the time that there is leaves none for the mixtures that it is for.
             most = max(_LONGER * needed, _AT_LEAST * view.total)
             seconds = max(needed, min(most, view.spare - _MIXTURES * follows))
-            request = SurveyRequest(trial.plan, _why(trial, view), seconds)
+            assert trial.ratio is not None and trial.score is not None and view.budget is not None
+            why = (
+                f"{trial.plan} takes {trial.ratio.value:.2f} of the original's time and loses "
+                f"{lost(trial.score, view.budget):.1f} times what it may"
+            )
+            request = SurveyRequest(trial.plan, why, seconds)
             found.append(WantedSurvey(request, gain, needed + follows))
     return sorted(found, key=lambda one: -one.gain / one.seconds)
 
@@ -200,11 +205,3 @@ def _alone_s(view: View) -> float:
 
 def _layers(view: View) -> int:
     return sum(view.facts.ops.get(op, 0) for op in _LAYERS)
-
-
-def _why(trial: Trial, view: View) -> str:
-    assert trial.ratio is not None and trial.score is not None and view.budget is not None
-    return (
-        f"{trial.plan} takes {trial.ratio.value:.2f} of the original's time and loses "
-        f"{lost(trial.score, view.budget):.1f} times what it may"
-    )
