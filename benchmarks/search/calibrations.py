@@ -12,11 +12,10 @@ from unittest.mock import patch
 
 import onnx_ir as ir
 
-from ortune.calibration.cache import RangeCache
-from ortune.calibration.calibrate import calibrate_groups
+from ortune.calibration.calibrate import RangeCache, calibrate_groups
 from ortune.core.observer import Probe
 
-CALLERS = ("ortune.calibration.calibrate", "ortune.recipe.one_pass")
+CALLERS = ("ortune.calibration.calibrate", "ortune.recipe.editing")
 """Modules that have samples observed, of which there may be fewer."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ortune.core.step import AS_IS
-from ortune.core.trial import Plan, Proposal, Status
+from ortune.core.trial import Plan, Proposal, Status, Untried
 from ortune.recipe.space import Space
 from ortune.search.compare import leaders
 from ortune.search.policy import LeftOut, View
@@ -30,7 +30,8 @@ class Exhaustive:
     def left_out(self, view: View) -> LeftOut:
         """Count what time has left untried, as far as it is known by now."""
         left = [found.plan for found in self._untried(view)]
-        return LeftOut.of(left, "no time left") if left else LeftOut()
+        untried = tuple(Untried(str(plan), "no time left") for plan in left)
+        return LeftOut((), len(untried), len(untried), untried)
 
     def _untried(self, view: View) -> Iterator[Proposal]:
         """Yield every plan without a trial once, in the order in which they are tried."""

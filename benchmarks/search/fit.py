@@ -39,18 +39,16 @@ from benchmarks.search.table import Row, Table, cuts_of, spelled, tables, true_r
 from ortune.core.budget import Budget
 from ortune.core.trial import Pair, Status, Trial
 from ortune.measurement.timing import stats
-from ortune.search.expectation import fitted
+from ortune.search.expectation import priors
 from ortune.search.expectation.durations import units, work
-from ortune.search.expectation.elsewhere import model_kind
 from ortune.search.expectation.features import families, hint, latency_features, strain_features
-from ortune.search.expectation.fitted import Fitted
-from ortune.search.expectation.priors import Priors
+from ortune.search.expectation.priors import Fitted, Priors, model_kind
 from ortune.search.expectation.strain import LEAST, MOST, spread, strain
 from ortune.search.expectation.surrogate import Features, Normal
 from ortune.search.policy import View
 
 Floats = NDArray[np.float64]
-PRIORS = Path(fitted.__file__).with_name("priors.json")
+PRIORS = Path(priors.__file__).with_name("priors.json")
 ROUNDS = 15
 """Of expectation maximization; the likelihood moves by less than 1 % of a record after."""
 USUAL = 3.0
@@ -110,14 +108,14 @@ def timed(table: Table) -> Iterator[Row]:
 
 def latencies(table: Table, noise: float) -> Records:
     """Return the log-ratios of a table's plans."""
-    levels, priors, found = fitted.load().levels, Priors(view_of(table)), Records()
+    levels, known, found = priors.load().levels, Priors(view_of(table)), Records()
     for row in timed(table):
         value = min(math.log(levels["slowest"]), math.log(true_ratio(row)))
         slow = levels["noise of slow"] * max(0.0, value)
         features = latency_features(row.plan).items()
-        found.add({priors.called(name): weight for name, weight in features}, value, noise + slow)
+        found.add({known.called(name): weight for name, weight in features}, value, noise + slow)
     found.physics.update(
-        {name: priors.physics(name) for features in found.rows for name in features}
+        {name: known.physics(name) for features in found.rows for name in features}
     )
     return found
 
@@ -415,7 +413,7 @@ def fit(some: Sequence[Table]) -> dict[str, Any]:
     """Return all that tables tell."""
     known = numbers(some)
     latency = Model([latencies(one, known["noise of a pair"]) for one in some], apart=0.2)
-    losses = [strains(one, fitted.load().levels["strain noise"]) for one in some]
+    losses = [strains(one, priors.load().levels["strain noise"]) for one in some]
     strain_ = Model([one for one in losses if one.rows], apart=1.0)
     bytes_, known["size sd"] = sizes(some)
     return {
@@ -434,15 +432,15 @@ def fit_without(name: str) -> Fitted:
 
 def error(table: Table, numbers: Fitted) -> dict[str, float]:
     """Return how far a table's plans lie from what is expected before the first trial."""
-    with patch.object(fitted, "load", lambda: numbers):
-        priors, slowest = Priors(view_of(table)), math.log(numbers.levels["slowest"])
+    with patch.object(priors, "load", lambda: numbers):
+        known, slowest = Priors(view_of(table)), math.log(numbers.levels["slowest"])
         apart = [
             min(slowest, math.log(true_ratio(row)))
-            - min(slowest, _mean(priors.latency, latency_features(row.plan)))
+            - min(slowest, _mean(known.latency, latency_features(row.plan)))
             for row in timed(table)
         ]
         of_strain = [
-            value - _mean(priors.strain, strain_features(row.plan.recipe))
+            value - _mean(known.strain, strain_features(row.plan.recipe))
             for row, value in strained(table)
             if row.plan.recipe.lossy and not row.plan.backend.lossy
         ]

@@ -33,7 +33,7 @@ from benchmarks.search.replayed import Result, replay
 from benchmarks.search.table import Table, tables, true_ratio
 from benchmarks.tables.search import replayed
 from ortune.search.adaptive import Adaptive
-from ortune.search.expectation import fitted
+from ortune.search.expectation import priors
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "replay.json"
 FITS = ("all tables", "the other tables")
@@ -98,8 +98,8 @@ def _replay(
     case: tuple[str, Table], *, seconds: tuple[float, ...], changed: bool
 ) -> dict[float, Result]:
     fit, table = case
-    numbers = fitted.load() if fit == FITS[0] else fit_without(table.about.name)
-    with patch.object(fitted, "load", lambda: numbers):
+    numbers = priors.load() if fit == FITS[0] else fit_without(table.about.name)
+    with patch.object(priors, "load", lambda: numbers):
         return {limit: replay(table, Adaptive(), limit, changed=changed) for limit in seconds}
 
 

@@ -28,7 +28,7 @@ from ortune.experiment.context import Context, ScoredPart
 from ortune.experiment.ledger import read_study, write_header
 from ortune.measurement.timing import pairs
 from ortune.search import loop
-from ortune.search.aim import Aim
+from ortune.search.loop import Aim
 from ortune.search.policy import Policy
 
 NEAR = 1.02

@@ -39,7 +39,6 @@ from benchmarks.speed.main_job import (
 from benchmarks.speed.neighbour import to_itself
 from benchmarks.speed.race import Race, direct
 from ortune.backends.cpu import Cpu
-from ortune.experiment.surveys import journal
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
 from ortune.regions.survey import MixtureTried, Survey
@@ -119,7 +118,7 @@ def _raced(made: Path, entries: list[Contestant], work: Path) -> dict[str, Any]:
 
 def _surveyed(root: Path) -> dict[str, Any]:
     """Return what a search did by region."""
-    every = journal.read(root)
+    every = run.read(root)
     surveys = [one for one in every if isinstance(one, Survey)]
     mixtures = [one for one in every if isinstance(one, MixtureTried)]
     return {

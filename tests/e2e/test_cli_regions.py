@@ -11,7 +11,7 @@ from tests.unit import surveys
 from tests.unit.experiment.test_hostile_run import in_header, written
 
 from ortune.cli.main import main
-from ortune.experiment.surveys.journal import RegionJournal
+from ortune.experiment.surveys import RegionJournal
 from ortune.samples.digit_cnn import DigitCnn
 
 

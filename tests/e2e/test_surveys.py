@@ -21,7 +21,7 @@ from ortune.data.stream import Stream
 from ortune.experiment import measure
 from ortune.experiment.build import build_all
 from ortune.experiment.context import Context
-from ortune.experiment.surveys.run import survey
+from ortune.experiment.surveys import survey
 from ortune.measurement.job import MAIN
 from ortune.measurement.timing.turns import ready
 from ortune.regions.choice import mixed

@@ -15,7 +15,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.step import Recipe
 from ortune.core.study import Study
 from ortune.core.trial import Block, Burst, Interval, Pair, Plan
-from ortune.experiment.surveys.journal import RegionJournal
+from ortune.experiment.surveys import RegionJournal
 from ortune.regions.survey import Survey
 from ortune.reporting import profile_page
 from ortune.reporting.python.sensitivity import draw

@@ -1,13 +1,8 @@
 """Answer every probe over the calibration samples, in worker runs of bounded memory.
 
-Three calls, for whoever needs ranges:
-
-- `calibrate` answers probes over one list of samples: what a build does before a quantizer.
-- `calibrate_groups` answers the same probes over several lists of samples at once, each list with
-  observers of its own. Lists may overlap; a sample is run once a pass, however many lists it is
-  in. ``calibrate_groups(..., [indices, *halves(indices)], ...)`` is the answer and its split-half
-  stability for the price of one calibration.
-- `ortune.calibration.activity` makes probes that find inactive channels, to be put beside others.
+`calibrate_groups` answers probes over several lists of samples at once, each list with observers
+of its own. Lists may overlap; a sample is run once a pass, however many lists it is in.
+`ortune.calibration.activity` makes probes that find inactive channels, to be put beside others.
 
 Answers are keyed by `Probe.key`. A probe has no answer, and a note says why, when its tensor
 cannot be exposed (it is a constant, or in a body that cannot hand it out) or when it never held a
@@ -16,6 +11,7 @@ value on the samples (the branch of an If that was never taken).
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,12 +21,12 @@ from typing import Any
 import onnx_ir as ir
 
 from ortune.backends.cpu import Cpu
-from ortune.calibration.cache import RangeCache
+from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, BadModel
 from ortune.core.event import Sink, silent
 from ortune.core.hardware.memory import allowed
 from ortune.core.observer import Probe, Ranges
-from ortune.core.plugins import codec
+from ortune.core.plugins import catalog, codec
 from ortune.measurement.allowance import allowance
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.measurement.worker.observers import unpacked
@@ -89,11 +85,6 @@ def calibrate(
     return found.ranges[0]
 
 
-def halves(indices: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Deal the samples out in turn: both halves are spread over the whole."""
-    return tuple(indices[0::2]), tuple(indices[1::2])
-
-
 def calibrate_groups(
     model: ir.Model,
     probes: Sequence[Probe],
@@ -109,14 +100,12 @@ def calibrate_groups(
 
     Args:
         model: Left unchanged.
-        stream: Sample stream of the model's inputs.
         groups: Lists of sample indices; they may overlap.
         folder: For the watched model, for files of moments and for ``ranges.json``, from which
             later calls for the same model and stream are answered.
         memory: Bytes that one worker run may hold; None takes a sixth of what it may have, 4 GB
             at most. Probes are split into runs by the tensors' sizes on the largest sample; a
             single tensor that takes more is observed alone.
-        sink: Receives how far the runs are.
 
     Raises:
         BadData: A tensor is not finite on the data; the text names it.
@@ -266,3 +255,58 @@ def _listed(names: Sequence[str]) -> str:
     names = list(dict.fromkeys(names))
     shown = ", ".join(f"'{name}'" for name in names[:_LISTED])
     return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"
+
+
+class RangeCache:
+    """Answers by samples, observer and tensor; read at the start, written by `store`.
+
+    All of a folder are of one model and one stream of samples. An answer is what `packed` made,
+    or None for a tensor that held no value.
+    """
+
+    def __init__(self, folder: Path, groups: Sequence[Sequence[int]]) -> None:
+        self._path = folder / "ranges.json"
+        known = json.loads(self._path.read_text("utf-8")) if self._path.is_file() else {}
+        self._answers: dict[str, dict[str, Any]] = known.get("answers", {})
+        self._hidden: dict[str, str] = known.get("hidden", {})
+        keys = (codec.digest(list(group)) for group in groups)
+        self._groups = [self._answers.setdefault(key, {}) for key in keys]
+
+    def missing(self, probes: Sequence[Probe]) -> list[Probe]:
+        """Return the probes, one of each observer and tensor, that a group has no answer for."""
+        found = {
+            _name(probe): probe
+            for probe in probes
+            if probe.tensor not in self._hidden
+            and any(_name(probe) not in group for group in self._groups)
+        }
+        return list(found.values())
+
+    def get(self, group: int, probe: Probe) -> Mapping[str, Any] | None:
+        """Return the answer for a group, by its number."""
+        answer: Mapping[str, Any] | None = self._groups[group].get(_name(probe))
+        return answer
+
+    def put(self, group: int, probe: Probe, data: Mapping[str, Any] | None) -> None:
+        """Take an answer in."""
+        self._groups[group][_name(probe)] = data
+
+    def hide(self, reasons: Mapping[str, str]) -> None:
+        """Take in why tensors cannot be watched."""
+        self._hidden |= reasons
+
+    def hidden(self, tensor: str) -> str | None:
+        """Return why a tensor cannot be watched, or None."""
+        return self._hidden.get(tensor)
+
+    def store(self) -> None:
+        """Write all answers."""
+        write_text(
+            self._path,
+            json.dumps({"answers": self._answers, "hidden": self._hidden}),
+            durable=False,
+        )
+
+
+def _name(probe: Probe) -> str:
+    return f"{probe.observer}|{probe.tensor}|{catalog.source_digest(probe.observer)}"

@@ -40,11 +40,7 @@ def text(ranges: Ranges, version: str) -> str:
 
 
 def parse(found: str, where: str) -> Mapping[str, Range]:
-    """Return tensor name -> symmetric range.
-
-    Raises:
-        BadData: It is no such cache.
-    """
+    """Return tensor name -> symmetric range. Raises BadData: it is no such cache."""
     first, *lines = found.splitlines() or [""]
     if _HEADER.match(first) is None:
         raise BadData(

@@ -183,7 +183,7 @@ def memory() -> dict[str, int | None]:
 
 def warm_start() -> dict[str, Any]:
     """Return where searches leave what paid, how many files there are, and their bytes."""
-    from ortune.search.earlier.machine_record import folder, kept
+    from ortune.search.warm_start import folder, kept
 
     files = kept()
     return {"folder": folder(), "files": len(files), "bytes": sum(p.stat().st_size for p in files)}

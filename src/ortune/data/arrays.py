@@ -83,11 +83,7 @@ def npz(path: Path) -> NamedArrays:
 
 
 def npy(path: Path) -> Column:
-    """Map a .npy file.
-
-    Raises:
-        BadData: It cannot be read.
-    """
+    """Map a .npy file. Raises BadData: it cannot be read."""
     with reading(path):
         with path.open("rb") as file:
             shape, _, dtype = _header(file)

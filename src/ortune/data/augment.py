@@ -39,11 +39,7 @@ def augment(
     samples.
 
     Args:
-        feeds: The samples.
-        indices: Which of them.
-        ways: How to alter them.
         out: Folder for ``augmented.stream``.
-        seed: Of all that is drawn.
 
     Raises:
         BadData: A way alters no input of these samples, or names one that is not there.

@@ -29,7 +29,6 @@ class Unit:
 
     Attributes:
         row: One row of a batch, with a leading dimension of 1.
-        label: None when there is none.
     """
 
     where: str
@@ -98,8 +97,6 @@ def units(
     """Check a block against the inputs and cut it into rows, where its inputs share them.
 
     Args:
-        block: A file, a line or a dict.
-        inputs: What the model takes.
         splits: The inputs share a batch dimension.
         spared: Inputs that the block may leave out.
 

@@ -119,11 +119,7 @@ def cast(where: str, array: NDArray[Any], spec: TensorSpec, note: Note) -> NDArr
 
 
 def finite(where: str, array: NDArray[Any], name: str) -> None:
-    """Check for NaN and infinity.
-
-    Raises:
-        BadData: There is some.
-    """
+    """Check for NaN and infinity, else raise BadData."""
     if array.dtype.kind in "iubUSO":
         return
     values = array if array.dtype.kind in "fc" else array.astype(np.float32)

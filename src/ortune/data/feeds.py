@@ -35,13 +35,9 @@ class Feeds:
     """Samples that fit the model.
 
     Attributes:
-        stream: File that holds them.
-        count: Number of samples.
         digests: Of each sample's tensors; equal samples, equal digests.
         labels: One a sample, as plain data: a number, a text, or nested lists of them.
         groups: One a sample; samples of one group are not independent.
-        source: Where they come from.
-        synthetic: Made up.
         notes: What a person should know: conversions, defaults.
     """
 
@@ -71,7 +67,6 @@ def load(
 
     Args:
         source: A folder, a file, ``module:function``, or a function that yields dicts.
-        inputs: What the model takes.
         out: Folder for the stream file.
         labels: A .npy or .csv file, or a sequence; in the samples' order. A COCO .json file, whose
             labels go by the pictures' file names.
@@ -79,7 +74,6 @@ def load(
         pictures: Keys of ``preprocess.toml`` in the place of those beside the images.
         spared: Inputs that samples may leave out, and that no batch is found by.
         steps: Makes samples of files, lines and dicts in the place of the rule of the batch.
-        sink: Receives how far it is.
 
     Raises:
         BadData: The source, a sample or the labels cannot be used; two lines say why.
@@ -151,11 +145,7 @@ class _Loading:
         self.notes[text] = None
 
     def samples(self, blocks: Iterable[NamedArrays], shown: str) -> Iterator[Tensors]:
-        """Yield the checked samples.
-
-        Raises:
-            BadData: One cannot be used, or there is none.
-        """
+        """Yield the checked samples. Raises BadData: one cannot be used, or there is none."""
         rows = self._rows
         for unit in batches.stacked(self._units(blocks, rows), rows or 1, self.note):
             sample = {

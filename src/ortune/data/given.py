@@ -32,14 +32,7 @@ def samples(
 
     Args:
         data: See `feeds.load`.
-        inputs: What the model takes.
         out: Folder for the stream file.
-        labels: Of the samples in `data`.
-        batch: Samples that will be stacked into one run.
-        shapes: Of made-up inputs.
-        ranges: Of made-up inputs.
-        count: Samples to make up.
-        sink: Told what was read or made up.
 
     Raises:
         BadData: The data, a shape or the batch does not fit the model, or labels have no data.

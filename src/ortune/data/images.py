@@ -60,9 +60,6 @@ def settings_for(
     """Return how pictures become an input, and which; what is not given is read off its shape.
 
     Args:
-        given: Keys of the settings.
-        inputs: Of the model.
-        note: Is told what is done.
         where: The file that the keys are from, for errors.
 
     Raises:

@@ -24,7 +24,6 @@ class Padding:
     Attributes:
         mask: The input that is 1 at real positions and 0 at padded ones.
         inputs: The other inputs that share its length, as their second dimension.
-        side: Where the padding is.
         lengths: Longest row's real positions, one a sample.
         widths: What the sample was padded to.
     """
@@ -85,7 +84,6 @@ def find(inputs: Sequence[TensorSpec], samples: Iterable[Tensors], mask: str = "
     """Find mask, companions, side and lengths.
 
     Args:
-        inputs: What the model takes.
         samples: Read once.
         mask: The mask's name; without it inputs with "mask" in their names are looked at first.
 

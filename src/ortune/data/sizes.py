@@ -26,11 +26,7 @@ _LESS = "give smaller or fewer samples, or free some memory"
 
 
 def demand(size: int, what: str, fix: str = _LESS) -> None:
-    """Check that memory for a sample of so many bytes may be taken.
-
-    Raises:
-        BadData: It may not.
-    """
+    """Check that memory for a sample of so many bytes may be taken, else raise BadData."""
     if size < _UNASKED:
         return
     wanted, most = _COPIES * size, memory.allowed()
@@ -44,11 +40,7 @@ def demand(size: int, what: str, fix: str = _LESS) -> None:
 
 
 def demand_disk(size: int, folder: Path, what: str, fix: str) -> None:
-    """Check that a folder's disk has room for so many bytes.
-
-    Raises:
-        BadData: It has not.
-    """
+    """Check that a folder's disk has room for so many bytes, else raise BadData."""
     if size > (room := disk_room(folder)):
         raise BadData(
             f"{what} would take {memory.spell(size)} in {folder}, and {memory.spell(room)} "
@@ -58,11 +50,7 @@ def demand_disk(size: int, folder: Path, what: str, fix: str) -> None:
 
 
 def demand_listed(count: int) -> None:
-    """Check that memory for the list of so many samples may be taken.
-
-    Raises:
-        BadData: It may not.
-    """
+    """Check that memory for the list of so many samples may be taken, else raise BadData."""
     if _LISTED * count > memory.allowed():
         raise BadData(
             f"{counted(count, 'sample')} and more: their list alone would take over "

@@ -16,7 +16,7 @@ from ortune.data import arrays, checks, images
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.batches import GROUP, LABEL
 from ortune.data.checks import Note
-from ortune.data.formats import hub, parquet, sounds
+from ortune.data.formats import rows, sounds
 
 Source: TypeAlias = "str | Path | Callable[[], Iterable[Mapping[str, Any]]]"
 _LINE, _GROWTH = 2**20, 32
@@ -47,8 +47,8 @@ def open_source(
     if callable(source):
         user_function.demand(source, name(source), *user_function.DATA)
         return _called(source, name(source), inputs)
-    if isinstance(source, str) and source.startswith(hub.PREFIX):
-        return hub.blocks(source, inputs, note, pictures, spared)
+    if isinstance(source, str) and source.startswith(rows.PREFIX):
+        return rows.hub_blocks(source, inputs, note, pictures, spared)
     path = Path(source)
     if not path.exists():
         if isinstance(source, str) and user_function.is_function(source):
@@ -65,8 +65,8 @@ def open_source(
         return images.blocks([path], path.parent, needed, note, pictures)
     if suffix in sounds.SUFFIXES:
         return sounds.blocks([path], path.parent, needed, note)
-    if suffix in parquet.SUFFIXES:
-        return parquet.blocks([path], inputs, note, pictures, spared)
+    if suffix in rows.PARQUET:
+        return rows.parquet_blocks([path], inputs, note, pictures, spared)
     if suffix == ".npy" and len(needed) == 1:
         return iter([NamedArrays(path.name, {needed[0].name: arrays.npy(path)})])
     raise BadData(f"{path} is not of a supported kind", fix=f"give {_KINDS}; or module:function")
@@ -106,9 +106,9 @@ def _folder(
             return images.blocks(found, folder, needed, note, pictures)
         if found := _of_kind(files, sounds.SUFFIXES):
             return sounds.blocks(found, folder, needed, note)
-    if found := _of_kind(entries, parquet.SUFFIXES):
+    if found := _of_kind(entries, rows.PARQUET):
         spared = {spec.name for spec in inputs} - {spec.name for spec in needed}
-        return parquet.blocks(found, inputs, note, pictures, spared)
+        return rows.parquet_blocks(found, inputs, note, pictures, spared)
     raise BadData(
         f"no samples in {folder}: "
         + ("it is empty" if not entries else "no file is of a known kind"),

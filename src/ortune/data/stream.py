@@ -79,7 +79,6 @@ class Stream(Sequence[dict[str, NDArray[Any]]]):
     """The samples of a file that `write` made; arrays are read-only views of the mapped file.
 
     Attributes:
-        path: The file.
         names: Array names in order of first appearance.
     """
 

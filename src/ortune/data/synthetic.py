@@ -92,11 +92,7 @@ def make(
 
 
 def _demand_room(inputs: Sequence[TensorSpec], shapes: Shapes, out: Path, count: int) -> None:
-    """Check that made-up samples fit memory and disk before one is made.
-
-    Raises:
-        BadData: They do not.
-    """
+    """Check that made-up samples fit memory and disk before one is made, else raise BadData."""
     bytes_of = {
         spec.name: sizes.array_bytes(
             shapes[spec.name],

@@ -28,7 +28,6 @@ def budget_for(
 
     Args:
         given: As spelled; None derives it.
-        labels: One for each of them.
 
     Raises:
         BadSettings: The budget cannot be read.

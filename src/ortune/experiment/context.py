@@ -33,8 +33,6 @@ class ScoredPart:
         indices: Into the feeds, or into the records of an evaluate function.
         expected: Stream of the baseline's outputs on them; None with an evaluate function.
         records: The baseline's records [samples, k].
-        labels: One a sample, or None.
-        groups: One a sample, or None.
         proof: Places in `indices` on which a proof may rest: different samples that nothing was
             chosen by.
     """
@@ -53,7 +51,6 @@ class Context:
     """The fixed surroundings of a search.
 
     Attributes:
-        root: The run's folder.
         models: Name -> original file; one model is named "".
         feeds: Name -> stream that timing runs on.
         materials: Name -> what builds of this model may use.

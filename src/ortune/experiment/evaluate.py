@@ -17,8 +17,7 @@ from ortune.experiment.build import Files, build_all
 from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import Ledger
-from ortune.experiment.surveys.journal import RegionJournal
-from ortune.experiment.surveys.run import survey
+from ortune.experiment.surveys import RegionJournal, survey
 from ortune.measurement.accuracy import ERROR, scored
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats

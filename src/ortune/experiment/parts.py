@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ortune.core import wording as say
 from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.event import Note, Sink
+from ortune.core.metric import Kind, Metric
+from ortune.core.plugins import codec
+from ortune.core.session import Tensors
 from ortune.core.study import Header
 from ortune.core.wording import count
 from ortune.core.workload import spread
-from ortune.data import split
+from ortune.data import derive, split
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 from ortune.experiment import budget as budgeting
-from ortune.experiment import samples, watch
+from ortune.experiment import samples
 from ortune.experiment.context import ScoredPart, together
-from ortune.experiment.outlook import outlook
 from ortune.experiment.records import scored_part, table
 from ortune.experiment.request import ExperimentRequest
 from ortune.experiment.samples import CALIBRATION, Division, Feeding
-from ortune.measurement.accuracy import ERROR, provable
+from ortune.measurement.accuracy import ERROR, provable, unresolved
 from ortune.measurement.job import MAIN
 from ortune.measurement.outputs import keep_outputs
 from ortune.measurement.process import Worker
@@ -51,8 +55,6 @@ class Judged:
     Attributes:
         division: Part -> indices of samples, `CALIBRATION` among them.
         parts: ``search`` and ``final``, scored; ``search`` alone where nothing is chosen.
-        watched: What outputs that the budget does not read should keep.
-        outlook: What the samples can prove; empty where nothing is chosen.
         yielded: The group of each sample of an evaluate function; None of one without groups.
         by_operator: Operator -> its share of the original's time; empty where nothing is searched
             for, or no profile was taken.
@@ -74,12 +76,9 @@ class Original:
     """The loaded original, and what is asked of it.
 
     Attributes:
-        work: Folder for its outputs.
         started: What it took until it had answered once.
         quick_ns: Its rough latency.
         finalists: Plans that may be judged on samples that no choice has read; 0 chooses nothing.
-        header: Of the run that goes on.
-        sink: Told of parts that are shared or thinned.
     """
 
     request: ExperimentRequest
@@ -144,7 +143,7 @@ class Original:
         grouped = _joining(feeds) is not None
         wanted = provable(budget, part.records, self.error, grouped=grouped)
         ignored = self.request.ignore_output
-        watched = watch.limits(budget.metric, outputs, labels, ignored)
+        watched = limits(budget.metric, outputs, labels, ignored)
         division = self._division(fed, feeds, wanted)
         parts = {}
         for name in ("search", "final"):
@@ -282,3 +281,84 @@ def _unread(parts: Mapping[str, ScoredPart], feeds: Feeds) -> dict[str, ScoredPa
         proof = split.distinct(feeds, parts[last].indices)
         found[last] = replace(parts[last], proof=proof)
     return found
+
+
+_LIST = (
+    "--evaluate returns a list, whose samples cannot be kept apart: accuracy is likely at best; "
+    "a generator that yields (record, group) lets it be proved"
+)
+
+
+def outlook(
+    budget: Budget, wanted: int | None, feeds: Feeds | None, parts: Mapping[str, ScoredPart]
+) -> str:
+    """Say how many samples are held out, whether they can prove the budget, and how many would.
+
+    Args:
+        wanted: Independent samples that prove an unchanged answer; None when none do.
+        feeds: The samples; None with an evaluate function that returns a list.
+    """
+    division = {name: part.indices for name, part in parts.items()}
+    scored = len(set(division["search"]) | set(division["final"]))
+    fine = unresolved(budget, scored, parts["search"].records)
+    texts = [_LIST if feeds is None else _held_out(budget, wanted, feeds, division), fine]
+    return "; ".join(text for text in texts if text)
+
+
+def _held_out(budget: Budget, wanted: int | None, feeds: Feeds, division: Division) -> str:
+    independent = split.independent(feeds, range(feeds.count))
+    noun, samples = "sample", say.count(feeds.count, "sample")
+    if independent < feeds.count:
+        noun = "different sample" if feeds.groups is None else "group"
+        different = "different ones" if feeds.groups is None else "independent groups"
+        samples = f"{samples} in {independent:,} {different}"
+    final = division["final"]
+    shared = not set(final).isdisjoint(division["search"])
+    held = 0 if shared else split.independent(feeds, final)
+    kept = f"{samples}: {held or 'none'} {'is' if held < 2 else 'are'} held out"
+    if wanted is None:
+        return f"{kept}; {budget} cannot be proved by samples, accuracy is likely at best"
+    if held >= wanted:
+        return f"{kept}, enough to prove the budget if none of them shows a loss"
+    least = split.least(wanted)
+    # Of groups it is exact where they are of one size.
+    about = "about " if noun == "group" and budget.metric.kind() is not Kind.SHARE else ""
+    more = "more --time" if independent >= least else about + say.count(least, noun)
+    return f"{kept}, which can make accuracy likely at best; {more} would let it be proved"
+
+
+_ASKED = 8
+"""Samples on which a metric is asked what it reads."""
+
+
+def limits(
+    metric: Metric,
+    outputs: Sequence[Tensors],
+    labels: Sequence[Any] | None,
+    ignored: Sequence[str],
+) -> tuple[Budget, ...]:
+    """Return a limit for every output that a metric does not read and nobody ignores.
+
+    One whose values in the original are no numbers has none.
+
+    Raises:
+        BadSettings: An ignored output does not exist.
+    """
+    names = list(outputs[0])
+    for name in ignored:
+        if name not in names:
+            raise BadSettings(
+                f"--ignore-output {name}: the model has no such output",
+                fix=f"use one of: {', '.join(names)}",
+            )
+    read = set(ignored)
+    for at in range(min(_ASKED, len(outputs))):
+        read |= metric.reads(outputs[at], None if labels is None else labels[at])
+    found = []
+    for name in names:
+        if name not in read:
+            with suppress(OrtuneError):
+                budget, _ = derive.derive({name: [tensors[name] for tensors in outputs]})
+                own = codec.build(type(budget.metric), vars(budget.metric) | {"output": name})
+                found.append(replace(budget, metric=own))
+    return tuple(found)

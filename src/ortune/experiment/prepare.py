@@ -54,10 +54,7 @@ def prepare(
 
     Args:
         on: The backends to search, as spelled: part of the job.
-        wanted: By what the winner is chosen: part of the job.
-        command: The command line that repeats it, for the header.
         finalists: Plans that may be judged on samples that no choice has read.
-        by_region: Whether plans may differ in precision by region, for the header.
 
     Raises:
         OrtuneError: Models, data or budget cannot be used, or the folder holds another job's run.

@@ -47,11 +47,7 @@ def scored_part(
     """Put a part of the data together with the original's records on it.
 
     Args:
-        indices: Into the samples.
         outputs: The original's on these samples.
-        metric: The budget's.
-        labels: Of all samples.
-        groups: Of all samples.
         inputs: Of a sample by its index, for a metric that reads them.
     """
     some = None if labels is None else tuple(labels[i] for i in indices)

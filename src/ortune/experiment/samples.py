@@ -45,7 +45,6 @@ class Feeding:
     Attributes:
         streams: Model name -> stream that timing runs on.
         materials: Model name -> what builds may use.
-        digest: Of all of it.
         feeds: The samples that are divided into parts: those of the user, or what a generator
             yielded, without inputs; None with an evaluate function that returns a list.
         own: Samples to calibrate with, given apart.
@@ -140,10 +139,7 @@ def given(
     """Read the user's samples, or make some up when there are none.
 
     Args:
-        request: The job.
-        facts: Of the only model.
         folder: For the stream files.
-        sink: Told what a person should know.
         earlier: Where an earlier run of this job has its own.
 
     Raises:

@@ -25,7 +25,7 @@ from ortune.core.plugins import codec
 from ortune.data import feeds as feeds_module
 from ortune.data import stream
 from ortune.data.feeds import Feeds
-from ortune.data.sequences import order, pairs
+from ortune.data.sequences import pairs, steps
 from ortune.data.sequences.request import FILE, SequenceAsked
 from ortune.data.sequences.rolling import Rolling
 from ortune.data.sequences.steps import Steps
@@ -115,7 +115,7 @@ class Sequenced:
             steps=cut if self.asked.sequence == FILE else None,
             sink=sink,
         )
-        sequences = order.sequences(self.asked.sequence, read.count, read.groups, cut.lengths)
+        sequences = steps.sequences(self.asked.sequence, read.count, read.groups, cut.lengths)
         key = codec.digest([read.digests, sequences, how, self.digest, str(self.backend)])
         path = out / "feeds.stream"
         if not _kept(self.earlier, key, path):
@@ -177,6 +177,6 @@ def _feeds(
         stream=path,
         digests=tuple(digests),
         labels=None if read.labels is None else tuple(read.labels[at] for at in every),
-        groups=tuple(group for one in order.named(sequences, read.groups) for group in one),
-        notes=(*read.notes, order.told(sequences, how.pairs)),
+        groups=tuple(group for one in steps.named(sequences, read.groups) for group in one),
+        notes=(*read.notes, steps.told(sequences, how.pairs)),
     )

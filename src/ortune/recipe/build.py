@@ -27,9 +27,8 @@ from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.data.feeds import Feeds
 from ortune.model.io import file
 from ortune.recipe.built import SOURCE, STEPS, Built, steps_key, store, stored
-from ortune.recipe.editing import Work
+from ortune.recipe.editing import Work, following
 from ortune.recipe.material import Material as Material
-from ortune.recipe.one_pass import following
 
 _SAMPLES = ".samples"
 """Ending of the samples beside a build that takes others than its source."""

@@ -21,7 +21,6 @@ class Built:
 
     Attributes:
         path: The model file; the source itself when no step changed anything.
-        edits: One entry a step.
         content: Digest of all but the metadata: equal where two builds compute the same.
     """
 

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from ortune.calibration import reuse
-from ortune.calibration.calibrate import calibrate
+from ortune.calibration.calibrate import RangeCache, calibrate, calibrate_groups
 from ortune.core import wording
 from ortune.core.errors import BadData, OrtuneError, OutOfTime, Refused, gist
 from ortune.core.event import Note, Progress, Sink, StepDone
 from ortune.core.observer import Probe, Range, Ranges
-from ortune.core.step import Edit, Quantizer, Transform
+from ortune.core.session import Tensors
+from ortune.core.step import Edit, Quantizer, Recipe, Step, Transform
+from ortune.data.stream import Stream, write
+from ortune.measurement.outputs import outputs
 from ortune.measurement.process import WorkerFailed
+from ortune.metrics.snr import Snr
 from ortune.model.analysis.facts import weight_bytes
-from ortune.model.graph import spec
+from ortune.model.graph import edit, spec
 from ortune.model.graph.edit import take_notes
 from ortune.model.io import file, names
 from ortune.model.io.check import ModelSignature, check, retyped, signature
-from ortune.recipe import compare, cross, forward_runs
+from ortune.recipe import compare
 from ortune.recipe.material import Material
-from ortune.recipe.one_pass import observe
 
 _GROWTH = 0.01
 """Weights that an exact step makes larger by more than this are named."""
@@ -79,9 +87,9 @@ class Work:
         if any(edit.count for edit in edits) and self._differs(origin):
             self.model = origin
             edits = self._one_by_one(steps)
-        for edit in edits:
-            self._untouched &= not (edit.kept and edit.count)
-            self._sink(StepDone(edit))
+        for done in edits:
+            self._untouched &= not (done.kept and done.count)
+            self._sink(StepDone(done))
         return edits
 
     def _cross(self, step: Transform) -> Edit:
@@ -100,7 +108,7 @@ class Work:
                 self.material = replace(self.material, feeds=None, calibration=())
             else:
                 before = self._source if self._untouched else self._file(origin, "before")
-                found, why = cross.differs(
+                found, why = compare.differs(
                     bridge,
                     before,
                     after,
@@ -117,7 +125,7 @@ class Work:
                     "it runs, and nothing to compare with" if found != found else f"{found:.0f} dB"
                 )
                 self._made.append(self._folder / f"{len(self._made)}.stream")
-                over = cross.carried(bridge, given, self._made[-1])
+                over = compare.carried(bridge, given, self._made[-1])
                 self.material = replace(self.material, feeds=over)
             self._source, self._wanted = after, None
             self._untouched, self._lossy, self._trusted = True, False, False
@@ -150,9 +158,7 @@ class Work:
             ranges |= self._observed(step, missing)
         self._trusted = self._untouched = False
         self._lossy, self._wanted = True, None
-        told = forward_runs.decided(
-            step, self.model, ranges, self.material, self._folder, self._sink
-        )
+        told = decided(step, self.model, ranges, self.material, self._folder, self._sink)
         count = told.apply(self.model, ranges)
         if not step.keeps_io:
             self._before = retyped(self._before, self.model)
@@ -177,11 +183,7 @@ class Work:
         return found
 
     def _observed(self, step: Quantizer, probes: Sequence[Probe]) -> Ranges:
-        """Answer from the samples.
-
-        Raises:
-            BadData: There are none.
-        """
+        """Answer from the samples; BadData where there are none."""
         feeds, indices, known = (
             self.material.feeds,
             self.material.calibration,
@@ -282,3 +284,98 @@ class Work:
         finally:
             path.unlink(missing_ok=True)
             path.with_name(f"{path.name}.data").unlink(missing_ok=True)
+
+
+_LITTLE = 1 << 16
+"""Bytes that the state of a tensor of a thousand channels may take, to be gathered in advance."""
+
+
+def following(recipes: Sequence[Recipe], steps: Sequence[Step]) -> tuple[Quantizer, ...]:
+    """Return the quantizers that come directly behind these steps in any of the recipes."""
+    done = len(steps)
+    begun = (r.steps[done] for r in recipes if r.steps[:done] == tuple(steps) and r.steps[done:])
+    return tuple(dict.fromkeys(step for step in begun if isinstance(step, Quantizer)))
+
+
+def observe(
+    model: ir.Model,
+    probes: Sequence[Probe],
+    others: Sequence[Quantizer],
+    source: Path,
+    stream: Path,
+    indices: Sequence[int],
+    folder: Path,
+    *,
+    custom_ops: tuple[str, ...] = (),
+) -> None:
+    """Answer probes, and in the same pass what other quantizers will ask, into the folder's cache.
+
+    Nothing is run where all these probes have been answered. Of the others' those are taken whose
+    tensors the model has and whose observers keep little; moments wait until they are wanted.
+
+    Args:
+        model: As the step that asks has prepared it.
+        source: The model before that step.
+    """
+    if not RangeCache(folder, [indices]).missing(probes):
+        return
+    there = {value.name for node in edit.every_node(model) for value in node.outputs}
+    there |= {value.name for value in model.graph.inputs}
+    more = [probe for other in others for probe in _light(other, source) if probe.tensor in there]
+    # What another recipe's tensor has wrong is told when that recipe is built.
+    with contextlib.suppress(OrtuneError):
+        every = list(dict.fromkeys([*probes, *more]))
+        calibrate_groups(model, every, stream, [indices], folder, custom_ops=custom_ops)
+
+
+def _light(step: Quantizer, source: Path) -> list[Probe]:
+    model = file.load(source)
+    names.unique(model)
+    try:
+        found = step.probes(model)
+    except OrtuneError:
+        return []
+    return [probe for probe in found if probe.observer.state_bytes((1024,)) <= _LITTLE]
+
+
+_RUN = 2
+"""Samples that are run with every choice."""
+
+
+def decided(
+    step: Quantizer, model: ir.Model, ranges: Ranges, material: Material, folder: Path, sink: Sink
+) -> Quantizer:
+    """Have a step decide by forward runs on a few of the samples, where it wants to.
+
+    Raises:
+        Refused: The model does not run on them.
+        OrtuneError: The step cannot decide.
+    """
+    feeds, indices = material.feeds, material.calibration[:_RUN]
+    if feeds is None or not indices:
+        return step.refined(model, ranges, None)
+    stream, ops = feeds.stream, material.custom_ops
+
+    def noise(switched: ir.Model, values: Sequence[Tensors]) -> Sequence[float]:
+        sink(Progress(f"{step.name()}: forward runs of {len(values) - 1} choices"))
+        with TemporaryDirectory(dir=folder, prefix="noise-") as name:
+            here, samples = Path(name), Stream(stream)
+            path = file.save(switched, here / "switched.onnx", durable=False)
+            each = ({**samples[index], **more} for index in indices for more in values)
+            count = write(here / "switched.stream", each)
+            job = compare.job(path, here / "switched.stream", here, ops)
+            powers, first = np.zeros((len(values), 2)), dict[str, NDArray[Any]]()
+            for place, answer in enumerate(outputs(job, range(count), here / "outputs.stream")):
+                first = {**answer} if place % len(values) == 0 else first
+                powers[place % len(values)] += Snr().record(first, answer, None)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found = powers[:, 1] / powers[:, 0]
+        return [float(one) for one in np.nan_to_num(found, nan=np.inf)]
+
+    try:
+        return step.refined(model, ranges, noise)
+    except WorkerFailed as error:
+        raise Refused(
+            f"{step}: the model does not run on the samples: {error.failure.reason}",
+            fix="run `ortune inspect` on it",
+        ) from None

@@ -22,7 +22,6 @@ class Material:
             answer first, and only what they do not hold is observed.
         planned: Recipes that may be built too: what their quantizers watch of a model is observed
             in the pass that the first of them needs.
-        custom_ops: Libraries of operators that the model needs, or will.
     """
 
     feeds: Feeds | None = None

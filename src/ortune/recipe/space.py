@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE, Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins import catalog, codec
-from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
+from ortune.core.step import AS_IS, Quantizer, Recipe, Step, Transform
 from ortune.core.trial import Plan
 from ortune.core.workload import Workload
 from ortune.recipe.built import steps_key
-from ortune.recipe.descent import walk
-from ortune.recipe.following import extended, rescued
 
 _UNKNOWN = Capabilities()
 FIXED = "fixed shapes"
@@ -32,7 +30,6 @@ class Target:
         splits: Thread counts that the workload wants tried, best bet first; 0 is all CPUs.
         rules: Steps of the user's own, which the search applies too.
         portable: Nothing that is bound to this machine's CPU is offered.
-        environment: Where it runs.
     """
 
     backend: Backend
@@ -176,26 +173,12 @@ def _portable(found: Iterable[Recipe]) -> Iterator[Recipe]:
             yield made
 
 
-def merge(one: Backend, two: Backend, base: Backend) -> Backend:
-    """Join what two neighbours of `base` changed; where both did, the second counts."""
-    changed = {
-        f.name: getattr(side, f.name)
-        for side in (one, two)
-        for f in fields(base)
-        if getattr(side, f.name) != getattr(base, f.name)
-    }
-    return replace(base, **changed)
-
-
 @dataclass(frozen=True)
 class Space:
     """Every plan that a search may try: a policy chooses among them and their order.
 
     Attributes:
-        facts: Of the model.
         targets: Backends to search on, with their pins.
-        workload: What backends vary for.
-        baseline: Backend of the untouched model.
         exact: No lossy recipe or backend is offered.
         buckets: The baseline without padding, where the data are padded and that can be cut.
         fixing: The step that fixes the inputs' sizes, where all samples have one shape.
@@ -230,15 +213,6 @@ class Space:
             return {}
         found = target.coordinates(plan.backend, self.facts)
         return {name: [Plan(plan.recipe, one) for one in some] for name, some in found.items()}
-
-    def walk(self, best: Callable[[], Plan]) -> Iterator[tuple[str, Plan]]:
-        """Yield setting and plan, each setting once, always around the present best."""
-        target = self._target(best())
-        if target is None:
-            return
-        around = partial(target.coordinates, facts=self.facts)
-        for setting, backend in walk(lambda: best().backend, around):
-            yield setting, Plan(best().recipe, backend)
 
     @cached_property
     def listed(self) -> tuple[Plan, ...]:
@@ -289,3 +263,41 @@ def trial_key(job: str, plan: Plan) -> str:
     """Digest everything a trial's result depends on."""
     source = catalog.source_digest(plan.backend)
     return codec.digest([job, steps_key(plan.recipe.steps), codec.encode(plan.backend), source])
+
+
+def rescued(plan: Plan, facts: Facts) -> Iterator[Plan]:
+    """Yield what may bring a plan back into the budget, best bet first."""
+    last = plan.recipe.quantizer
+    if last is not None:
+        for steps in last.rescues(facts):
+            yield _named(plan, plan.recipe.steps[:-1], steps)
+
+
+def extended(plan: Plan, facts: Facts) -> Iterator[Plan]:
+    """Yield what goes further than a plan that keeps the budget, prepared by the same steps."""
+    steps = plan.recipe.steps
+    last = steps[-1] if steps else None
+    if not isinstance(last, Quantizer):
+        return
+    kit = len(steps) - 1
+    while kit and (isinstance(steps[kit - 1], Quantizer) or _named_in(plan, steps[kit - 1])):
+        kit -= 1
+    for more in last.extensions(facts):
+        yield _named(plan, steps[:kit], (*(_ahead(one, more) for one in steps[kit:-1]), more))
+
+
+def _named(plan: Plan, before: tuple[Step, ...], steps: tuple[Step, ...]) -> Plan:
+    name = " + ".join(str(one) for one in steps)
+    return Plan(Recipe(name, (*before, *steps)), plan.backend)
+
+
+def _named_in(plan: Plan, step: Step) -> bool:
+    """Whether a recipe is called by a step too, as a rescue is by its kit."""
+    return str(step) in plan.recipe.name.split(" + ")
+
+
+def _ahead(step: Step, last: Quantizer) -> Step:
+    """Return a step that prepares weights with the one that it prepares them for."""
+    if any(one.name == "before" for one in fields(step)):
+        return replace(step, before=last)  # type: ignore[call-arg]
+    return step

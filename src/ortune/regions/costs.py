@@ -65,7 +65,6 @@ class Loss:
     """How a loss is taken from records: in a unit that adds up over regions.
 
     Attributes:
-        metric: The budget's.
         own: The loss is in the metric's own unit; else it is the noise at the outputs.
     """
 
@@ -132,7 +131,6 @@ class Scored:
 
     Attributes:
         indices: Into the stream that workers have.
-        labels: One an index, or None.
     """
 
     indices: tuple[int, ...]
@@ -162,9 +160,6 @@ class AccuracyRuns:
     """The forms of regions at work: one session for all that stand in the joint model.
 
     Use as a context manager; `begin` or `resume` comes first.
-
-    Attributes:
-        loss: How a loss is taken.
     """
 
     def __init__(
@@ -195,7 +190,6 @@ class AccuracyRuns:
 
         Args:
             seconds: That all regions may take.
-            whole: The plan's model.
 
         Returns:
             The places of the samples, evenly taken, and what the whole costs on them.
@@ -292,13 +286,16 @@ class AccuracyRuns:
         return self.loss.each(records, powers, self._base)
 
     def _records(self, worker: Worker, *on: int) -> tuple[Floats, Floats]:
-        own = [self.loss.metric] if self.loss.own else []
+        own, labels = [self.loss.metric] if self.loss.own else [], None
+        if own and self._scored.labels is not None:
+            arrays = (np.ndarray, np.generic)
+            labels = [x.tolist() if isinstance(x, arrays) else x for x in self._scored.labels]
         answer = worker.ask(
             "score",
             indices=self._scored.indices,
             metrics=[Snr(), *own],
             expected=str(self._expected),
-            labels=self._labels() if self.loss.own else None,
+            labels=labels,
             given=self._switches(*on) if worker is self._worker else {},
         )
         powers, *more = (np.asarray(rows, np.float64) for rows in answer["records"])
@@ -311,12 +308,6 @@ class AccuracyRuns:
     def _switches(self, *on: int) -> dict[str, list[bool]]:
         count = self._forms.switches
         return {SWITCHES: [at in on for at in range(count)]} if count else {}
-
-    def _labels(self) -> list[Any] | None:
-        labels = self._scored.labels
-        if labels is None:
-            return None
-        return [x.tolist() if isinstance(x, np.ndarray | np.generic) else x for x in labels]
 
 
 def time_shares(

@@ -63,11 +63,8 @@ class Region:
     Attributes:
         name: That of the layer with the most weights, the first of these. Of a region of one
             operator: the operator.
-        nodes: Names of all its nodes, in the graph's order.
         pattern: Digest of its structure; regions that share it take the same time.
-        ops: Operators of its layers, in order.
         layers: Names of the nodes that multiply or look up, which is what quantizers choose by.
-        bytes: Of its weights.
     """
 
     name: str
@@ -224,15 +221,11 @@ def weights(node: ir.Node) -> tuple[ir.Value, ...]:
         parts = list(_parts(value))
         if None in parts:
             return ()
-        matrices += [part for part in parts if part is not None and _is_matrix(part)]
+        for part in filter(None, parts):
+            tensor = edit.const_tensor(part)
+            if tensor is not None and tensor.dtype in _FLOATS and len(tensor.shape) >= 2:
+                matrices += [part] * bool(tensor.size)
     return tuple(dict.fromkeys(matrices))
-
-
-def _is_matrix(value: ir.Value) -> bool:
-    tensor = edit.const_tensor(value)
-    if tensor is None or tensor.dtype not in _FLOATS:
-        return False
-    return len(tensor.shape) >= 2 and tensor.size > 0
 
 
 def _parts(value: ir.Value) -> Iterator[ir.Value | None]:

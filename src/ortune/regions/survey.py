@@ -14,7 +14,6 @@ class SurveyRequest:
 
     Attributes:
         plan: Of which regions are given back; its last quantizer decides their precision.
-        why: What it may bring, for the user and the journal.
         seconds: Longest that it is worth.
     """
 
@@ -29,15 +28,12 @@ class RegionCost:
 
     Attributes:
         region: Name of its main node.
-        nodes: Names of all its nodes, in the graph's order.
         pattern: Digest of its structure: regions that share it take the same time.
-        ops: Operators of its layers.
         accuracy_cost: What the metric loses with this region alone at that precision, in the
             metric's unit; more is worse. Its ends hold with 95 %.
         time_gained: What the region probably saves, as a share of the original's latency, by its
             part of the profile; negative where it costs time. Its ends are that part: a region
             saves no more than it takes.
-        saved: Bytes that it saves in the file.
         error: Why it could not be measured; empty where it was.
         layers: Names of the nodes that multiply or look up, by which quantizers leave it out; all
             nodes where it is empty.
@@ -76,12 +72,10 @@ class Survey:
 
     Attributes:
         key: Of the plan's trial.
-        regions: In the graph's order.
         whole_cost: What the metric loses with all regions at that precision, on the samples that
             the regions' costs were taken on: single costs, without what neighbours share, add up
             to about this.
         unit: Of accuracy costs, in words.
-        seconds: What the survey took.
         error: Why there is no survey; empty where there is one.
         shared: Of neighbours that lose much.
     """
@@ -102,15 +96,11 @@ class MixtureTried:
 
     Attributes:
         survey: Key of the survey.
-        key: Of the mixture's trial.
-        left: Regions that it leaves in float.
-        regions: How many there are.
         expected_ratio: Of its latency to the original's, when it was proposed.
         expected_lost: Loss over what the budget lets a plan lose; decibels as power.
         ratio: As it was measured; None where it did not run.
         lost: Likewise; None where it was not scored.
         kept: Whether it was the best plan when it was measured.
-        why: Why, or why not.
     """
 
     survey: str

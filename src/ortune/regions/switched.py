@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from ortune.regions.choice import alone, leaving
 from ortune.regions.grouping import By, Region, neighbours, regions
 from ortune.transforms.raise_opset import RaiseOpset
 
+_NOT_COMPARED = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR)
 SWITCHES = "ortune.switches"
 """Input of the switched model: bool [regions], true where a region is quantized."""
 
@@ -34,9 +36,6 @@ class Form:
     Attributes:
         switch: Its place among the switches of the joint model; None where it has no place there.
         path: The model with this region alone quantized, where it is not in the joint one.
-        changes: Whether the step changes it at all.
-        saved: Bytes that it saves in the file.
-        error: Why there is no such form.
     """
 
     region: Region
@@ -53,7 +52,6 @@ class Forms:
 
     Attributes:
         joint: The switched model, in float while no switch is on.
-        switches: How many it has.
         all: In the graph's order.
         pairs: Neighbours among them, by name.
     """
@@ -93,8 +91,6 @@ def prepare(
 
     Args:
         path: The model as the step gets it, or as it was before its weights were rounded.
-        material: Samples to calibrate on.
-        folder: Receives the models.
         ranges: Folder of answers that are known, as builds keep them.
         rounded: The model as the step gets it, where that is another: each region gets its
             constants, so that a region costs what rounding them loses too.
@@ -132,7 +128,14 @@ def prepare(
             forms.append(Form(region, error=error.what))
         else:
             form = Form(region, saved=size - weight_bytes(draft))
-            forms.append(_stand(form, board, draft, at, folder))
+            with suppress(Refused):
+                if board is not None:
+                    board.add(at, draft, region.nodes)
+                    form = replace(form, switch=at)
+            if form.switch is None:  # it has no place in the joint model
+                path = file.save(draft, folder / f"alone-{at}.onnx", durable=False)
+                form = replace(form, path=path)
+            forms.append(form)
     model, count = (plain, 0) if board is None else (board.model, len(found))
     saved = file.save(model, folder / "switched.onnx", durable=False)
     return Forms(saved, count, tuple(forms), pairs)
@@ -168,18 +171,6 @@ def _ranges(
     )
 
 
-def _stand(form: Form, board: Switched | None, draft: ir.Model, at: int, folder: Path) -> Form:
-    """Put a form into the joint model, or into a file of its own where it has no place there."""
-    if board is not None:
-        try:
-            board.add(at, draft, form.region.nodes)
-        except Refused:
-            pass
-        else:
-            return replace(form, switch=at)
-    return replace(form, path=file.save(draft, folder / f"alone-{at}.onnx", durable=False))
-
-
 # --- constants that preparing steps made --------------------------------------------------------
 
 
@@ -187,10 +178,6 @@ def changed_constants(
     plain: ir.Model, prepared: ir.Model
 ) -> dict[str, dict[int, ir.TensorProtocol]]:
     """Return node -> input -> the constant that preparing steps put there.
-
-    Args:
-        plain: The model before these steps.
-        prepared: The model behind them.
 
     Raises:
         Refused: They changed more than constants that nodes of the main graph read.
@@ -208,7 +195,17 @@ def changed_constants(
         for place, value in enumerate(other.inputs):
             old = node.inputs[place] if place < len(node.inputs) else None
             tensor, before = edit.const_tensor(value), edit.const_tensor(old)
-            if tensor is not None and (before is None or not _is_same(before, tensor)):
+            if tensor is None:
+                continue
+            same = (
+                before is not None
+                and (before.dtype, tuple(before.shape)) == (tensor.dtype, tuple(tensor.shape))
+                and (
+                    tensor.dtype == ir.DataType.STRING
+                    or np.array_equal(before.numpy(), tensor.numpy())
+                )
+            )
+            if not same:
                 changed.setdefault(str(node.name), {})[place] = tensor
     return changed
 
@@ -229,12 +226,6 @@ def give_constants(
             node.replace_input_with(place, value)
 
 
-def _is_same(one: ir.TensorProtocol, two: ir.TensorProtocol) -> bool:
-    if (one.dtype, tuple(one.shape)) != (two.dtype, tuple(two.shape)):
-        return False
-    return one.dtype == ir.DataType.STRING or np.array_equal(one.numpy(), two.numpy())
-
-
 # --- the switched model -------------------------------------------------------------------------
 
 
@@ -253,7 +244,6 @@ class Switched:
 
         Args:
             plain: Without functions; its names are unique.
-            count: Of regions.
         """
         self.model = plain.clone()
         self._plain = {str(node.name): node for node in plain.graph}
@@ -269,7 +259,6 @@ class Switched:
 
         Args:
             form: The model with this region alone quantized; its nodes are taken out of it.
-            inside: Names of the region's nodes.
 
         Raises:
             Refused: The form changes bodies, or cannot be cut out.
@@ -297,13 +286,22 @@ class Switched:
 
     def _put(self, at: int, mark: str, form: ir.Model, part: _Part) -> None:
         pairs: dict[tuple[ir.Value, ir.Value], list[_Edge]] = defaultdict(list)
-        for edge in part.edges:
-            pairs[self._read(edge), edge.source].append(edge)
+        for edge in part.edges:  # what stands there now -> what stands there in the form
+            value: ir.Value | None = None
+            if edge.reader is None:
+                value = self.model.graph.outputs[edge.place]
+            else:
+                value = self._nodes[edge.reader].inputs[edge.place]
+            assert value is not None
+            pairs[value, edge.source].append(edge)
         chosen = self._editor.node(
             "Gather", [self._switches, self._editor.constant(f"{mark}at", np.array(at, np.int64))]
         )
         then = self._body(mark, form, part, [source for _, source in pairs])
-        other = self._copied(f"{mark}plain/", [value for value, _ in pairs])
+        plain = [ir.node("Identity", [value]) for value, _ in pairs]
+        for place, node in enumerate(plain):
+            node.name = node.outputs[0].name = f"{mark}plain/{place}"
+        other = _graph(f"{mark}plain/else", plain, plain)
         bodies = {"then_branch": ir.AttrGraph("then_branch", then)}
         bodies["else_branch"] = ir.AttrGraph("else_branch", other)
         switch = self._editor.node(
@@ -338,12 +336,6 @@ class Switched:
                 value.name = f"{mark}{value.name or f'{place}.{index}'}"
         return _graph(f"{mark}then", (*nodes, *made), made)
 
-    def _copied(self, mark: str, values: Iterable[ir.Value]) -> ir.Graph:
-        made = [ir.node("Identity", [value]) for value in values]
-        for place, node in enumerate(made):
-            node.name = node.outputs[0].name = f"{mark}{place}"
-        return _graph(f"{mark}else", made, made)
-
     def _outer(self, value: ir.Value) -> ir.Value:
         """Return the value of the switched model that a value of a form stands for."""
         node = value.producer()
@@ -360,14 +352,6 @@ class Switched:
         made = ir.val(name, value.dtype, value.shape, const_value=tensor)
         self.model.graph.register_initializer(made)
         return made
-
-    def _read(self, edge: _Edge) -> ir.Value:
-        """Return what stands at an edge now."""
-        if edge.reader is None:
-            return self.model.graph.outputs[edge.place]
-        value = self._nodes[edge.reader].inputs[edge.place]
-        assert value is not None
-        return value
 
     def _attach(self, edge: _Edge, made: ir.Value) -> None:
         if edge.reader is not None:
@@ -491,14 +475,9 @@ def _same(one: ir.Node, two: ir.Node) -> bool:
         if a is not None and b is not None and a.const_value is not b.const_value:
             return False
     return {*one.attributes} == {*two.attributes} and all(
-        _alike(one.attributes[name], two.attributes[name]) for name in one.attributes
+        attr.type in _NOT_COMPARED or bool(attr.value == two.attributes[name].value)
+        for name, attr in one.attributes.items()
     )
-
-
-def _alike(one: ir.Attr, two: ir.Attr) -> bool:
-    if one.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR):
-        return True
-    return bool(one.value == two.value)
 
 
 def _graph(name: str, nodes: Iterable[ir.Node], last: Iterable[ir.Node]) -> ir.Graph:

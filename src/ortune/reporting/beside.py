@@ -13,7 +13,7 @@ from ortune.core.profile import Profile
 from ortune.core.section import Bar, Bars, Block, Heading, Text
 from ortune.core.study import Study
 from ortune.core.wording import count
-from ortune.experiment.surveys import journal
+from ortune.experiment import surveys
 from ortune.reporting.blocks import Part, gather
 from ortune.reporting.precision.regions import survey
 from ortune.reporting.profile import parts
@@ -48,14 +48,14 @@ def _read(study: Study) -> Iterator[tuple[str, Profile | str]]:
 def _precision(study: Study) -> Iterator[Part]:
     """Yield what the run's journal says of regions, or what is wrong with it."""
     try:
-        records = journal.read(Path(study.root)) if study.root else []
-        surveys = explained(study, records).surveys if records else ()
+        records = surveys.read(Path(study.root)) if study.root else []
+        known = explained(study, records).surveys if records else ()
     except OrtuneError as error:
         yield Part(
             "precision", (Text(f"Regions are left out: {error.what}.", "warn"),), _BY_REGION
         )
         return
-    for place, one in enumerate(surveys, 1):
+    for place, one in enumerate(known, 1):
         yield Part(f"precision-{place}", tuple(survey(one, folds=True)), _BY_REGION)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ortune.core.trial import Effort, Proposal, Untried
@@ -11,8 +11,7 @@ from ortune.regions.survey import SurveyRequest
 from ortune.search.compare import leaders
 from ortune.search.expectation.candidates import Candidate, candidates, hopeless, screened
 from ortune.search.expectation.expectations import Expectations, Expected
-from ortune.search.expectation.mixtures import expected_mixtures
-from ortune.search.expectation.surveying import Bases, WantedSurvey, surveys
+from ortune.search.expectation.mixtures import Bases, WantedSurvey, expected_mixtures, surveys
 from ortune.search.policy import LeftOut, View
 
 _AS_BASE = "; where it fails, its regions may be mixed"
@@ -95,7 +94,11 @@ class Adaptive:
 
     def left_out(self, view: View) -> LeftOut:
         """Say of every plan without a trial why it has none."""
-        untried = [Untried(str(one.plan), why) for one, why in self._hopeless(view)]
+        untried = [
+            Untried(str(one.plan), why)
+            for one in candidates(view)
+            if (why := hopeless(one.plan, view.alike(one.plan)))
+        ]
         ranked = self._ranked(view, surveys(view))
         late = [one for one in ranked if one.worth >= self.worth]
         for one in ranked:
@@ -106,12 +109,6 @@ class Adaptive:
             for one in late[:1]
         ]
         return LeftOut(tuple(notes), len(late), untried=tuple(untried))
-
-    def _hopeless(self, view: View) -> Iterator[tuple[Candidate, str]]:
-        """Yield the plans that are not tried whatever they might gain, with the reason."""
-        for one in candidates(view):
-            if why := hopeless(one.plan, view.alike(one.plan)):
-                yield one, why
 
     def _ranked(self, view: View, wanted: Sequence[WantedSurvey]) -> list[_Ranked]:
         """Return the plans without a trial, by expected gain per second."""

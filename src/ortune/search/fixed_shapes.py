@@ -83,7 +83,6 @@ def tell(attempts: Attempts, space: Space, winner: Trial | None, left: float) ->
 
     Args:
         winner: None where the original stays.
-        left: Seconds of the time budget.
     """
     if space.fixing is None or space.fixed:
         return

@@ -85,11 +85,7 @@ def exported(asked: Optimize, root: Path) -> tuple[Optimize, tuple[Backend, ...]
 
 
 def _demand_no_options(asked: Optimize) -> None:
-    """Refuse options of a module with a model file.
-
-    Raises:
-        BadSettings: There is one.
-    """
+    """Refuse options of a module with a model file: raise BadSettings."""
     given = {"--weights": asked.weights, "--input": asked.inputs, "--dynamic": asked.dynamic}
     if used := [word for word, value in given.items() if value]:
         raise BadSettings(

@@ -2,31 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from ortune.core.acceptance import Outcome, winner
+from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Note, Sink, TimeLeft, Unconfirmed
+from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
-from ortune.core.trial import BESIDE, Trial
+from ortune.core.trial import BESIDE, Plan, Proposal, Status, Trial
 from ortune.core.wording import count
 from ortune.experiment import measure
 from ortune.experiment.context import Context
 from ortune.experiment.evaluate import Attempts
 from ortune.experiment.ledger import ended, write_ending
+from ortune.experiment.surveys import unfinished_s
 from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.recipe.space import Space
-from ortune.regions.survey import SurveyRequest
-from ortune.search import conclusion, fixed_shapes, history, resumed
+from ortune.regions.survey import MixtureTried, Survey, SurveyRequest
+from ortune.search import conclusion, fixed_shapes, resumed
 from ortune.search.abandon import against
-from ortune.search.aim import Aim
 from ortune.search.compare import finalists, in_turn, leaders, quicker, reaches, settled
+from ortune.search.expectation.mixtures import Mixing, longest_s
 from ortune.search.policy import LeftOut, Policy, View
-from ortune.search.regions import RegionSearch
 from ortune.search.reserve import Reserve
+
+
+@dataclass(frozen=True)
+class Aim:
+    """When the search may stop, and what it accepts.
+
+    Attributes:
+        began: When the budget began to run, by `clock`.
+        target_speedup: Stop at the first proved plan whose interval lies above it.
+        afterwards: Seconds of the user's time that are kept for what follows the search.
+    """
+
+    seconds: float
+    began: float
+    target_speedup: float | None = None
+    strict: bool = False
+    clock: Callable[[], float] = time.monotonic
+    afterwards: float = 0.0
+
+    def left(self) -> float:
+        """Return the seconds left of the time budget."""
+        return self.seconds - (self.clock() - self.began)
+
+    def all_left(self) -> float:
+        """Return the same with what follows the search."""
+        return self.left() + self.afterwards
+
 
 FINALISTS = 3
 """Plans that are re-measured at the end; as many before it, where a target may end the search."""
@@ -45,11 +75,7 @@ def search(
     """Search; everything learnt is in the run's ledger, the conclusion in its ending.
 
     Args:
-        context: What is fixed.
         explore: Finds out which plans there are; it is given what tells the user.
-        policy: Proposes them.
-        aim: When to stop.
-        sink: Receives progress events.
     """
     with ExitStack() as stack:
         loop = _Loop(context, policy, aim, sink, stack)
@@ -257,7 +283,7 @@ class _Loop:
     def _explain(self) -> None:
         """Measure what each kind of change brought on the way to the winner."""
         base = self.context.job.baseline
-        found = history.explained(
+        found = explained(
             self.attempts, self._winner(), base, lambda: self._reserve().explained_s, self.aim.left
         )
         for one in found:  # an interrupt leaves those measured so far
@@ -298,3 +324,124 @@ class _Loop:
         record = noise.between(self.before, noise.snapshot())
         found, self.judgement = conclusion.machine(self.trials, self._finals(), record)
         self.readings |= found
+
+
+def explained(
+    attempts: Attempts,
+    best: Trial | None,
+    base: Backend,
+    takes: Callable[[], float],
+    left: Callable[[], float],
+) -> Iterator[Contribution]:
+    """Measure what each kind of change brought on the way to the winner, while there is time.
+
+    Args:
+        base: The original's backend.
+        takes: Seconds that one needs, with what follows it, by now.
+    """
+    yield Contribution("baseline", attempts.ledger.trials[0].key)
+    if best is None:
+        return
+    for name, plan in parts(best.plan, base):
+        key = attempts.key(plan)
+        if key == best.key:
+            continue
+        known = attempts.ledger.find(key, "search")
+        timed = known is not None and known.taken("search") and not known.stopped
+        if not timed and left() < takes():
+            attempts.note(f"time is up: what {name} alone brings was not measured")
+            continue
+        proposal = Proposal(plan, "history", f"what {name} alone brings")
+        trial = attempts.one(proposal, always_score=True)
+        if trial.ratio is not None:
+            yield Contribution(name, trial.key)
+    yield Contribution(last(best.plan, base), best.key)
+
+
+def parts(best: Plan, base: Backend) -> list[tuple[str, Plan]]:
+    """Return name and plan of the changes that led to the best one, on the original's backend."""
+    exact = tuple(step for step in best.recipe.steps if isinstance(step, Transform))
+    found = [("graph", Plan(Recipe("clean", exact), base))] if exact else []
+    if best.recipe.lossy:
+        found.append(("quantization", Plan(best.recipe, base)))
+    return found
+
+
+def last(best: Plan, base: Backend) -> str:
+    """Return the name of the last change, that to the best plan itself."""
+    if best.backend != base:
+        return "runtime"
+    return "quantization" if best.recipe.lossy else "graph"
+
+
+class RegionSearch:
+    """What a search does by region; what it knows is in the run's journal."""
+
+    def __init__(self, context: Context, attempts: Attempts) -> None:
+        self._context, self._attempts = context, attempts
+
+    @property
+    def possible(self) -> bool:
+        """Whether surveys are made: of one model, and where they are not switched off."""
+        return self._context.by_region and len(self._context.models) <= 1
+
+    @property
+    def known(self) -> Sequence[Survey]:
+        """All surveys so far, in order; none of plugins that were edited since."""
+        key = self._attempts.key
+        return [one for one in self._attempts.surveys.known if one.key == key(one.plan)]
+
+    @property
+    def seconds(self) -> float:
+        """What they took, and what went into one that was killed."""
+        every = self._attempts.surveys.known
+        lost = unfinished_s(self._context.root, {one.key for one in every})
+        return sum(survey.seconds for survey in self.known) + lost
+
+    def survey(self, request: SurveyRequest, view: View) -> None:
+        """Make a survey within the time that is not the finalists'.
+
+        Raises:
+            AssertionError: The policy asks for one a second time.
+        """
+        if any(one.plan.spelled == request.plan.spelled for one in self.known):
+            raise AssertionError(f"{request.plan} is to be surveyed a second time")
+        self._attempts.survey(request, min(request.seconds, longest_s(view)))
+
+    def settle(self, view: View) -> None:
+        """Write down what came of mixtures, once each, those of a run that was killed too."""
+        written = {one.key for one in self._attempts.surveys.mixtures}
+        for survey in view.surveys:
+            known = Mixing.of(survey, view)
+            for trial in known.mixtures if known is not None else ():
+                if trial.key not in written:
+                    assert known is not None
+                    expected = known.expected(trial)
+                    kept, why = _kept(trial, view)
+                    self._attempts.surveys.add(
+                        MixtureTried(
+                            survey=known.survey.key,
+                            key=trial.key,
+                            plan=trial.plan,
+                            left=expected.left,
+                            regions=len(known.survey.regions),
+                            expected_ratio=expected.ratio,
+                            expected_lost=expected.lost,
+                            ratio=trial.ratio,
+                            lost=known.lost(trial),
+                            kept=kept,
+                            why=why,
+                        )
+                    )
+
+
+def _kept(trial: Trial, view: View) -> tuple[bool, str]:
+    """Say whether a mixture is the best so far, and why it is or is not."""
+    if trial.status is Status.FAILS:
+        return False, "it fails the budget"
+    if trial.ratio is None or trial.status not in (Status.OK, Status.LEVEL, Status.SCREENED):
+        return False, trial.why or str(trial.status)
+    best = next(iter(leaders(view.trials, view.wanted)), None)
+    if best is None or best.key == trial.key:
+        return best is not None, "the best so far" if best else "it is no faster than the original"
+    return False, f"{best.plan} is preferred"

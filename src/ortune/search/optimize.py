@@ -32,13 +32,10 @@ from ortune.measurement.accuracy import demand_provable
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 from ortune.recipe.space import Space, Target
-from ortune.search import from_torch, resumed
+from ortune.search import by_batch, from_torch, resumed, warm_start
 from ortune.search.adaptive import Adaptive
-from ortune.search.aim import Aim
-from ortune.search.batches import by_batch
-from ortune.search.earlier import warm_start
 from ortune.search.fixed_shapes import Unfixed, fixing
-from ortune.search.loop import FINALISTS, search
+from ortune.search.loop import FINALISTS, Aim, search
 from ortune.search.padding import unpadded
 from ortune.search.request import Optimize
 from ortune.search.targets import read_targets, spelled_on
@@ -231,11 +228,7 @@ def planned(
 
 
 def _demand_portable(targets: Sequence[Target]) -> None:
-    """Refuse pins that are bound to this machine where --portable is asked.
-
-    Raises:
-        BadSettings: There is one.
-    """
+    """Refuse pins that are bound to this machine where --portable is asked: raise BadSettings."""
     for target in targets:
         if target.portable and not target.backend.portable:
             raise BadSettings(

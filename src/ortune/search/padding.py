@@ -17,10 +17,6 @@ def unpadded(context: Context, note: Callable[[str], None]) -> Bucketed | None:
 
     That padding is without effect is proved on the original as it came; what a plan itself
     answers behind the buckets is scored like any other plan's.
-
-    Args:
-        context: What is fixed.
-        note: Told what was found, and why padding that is there is not cut.
     """
     if set(context.models) != {MAIN}:
         return None

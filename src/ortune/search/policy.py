@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -28,18 +28,15 @@ class View:
     """All that a policy may know, rebuilt from the ledger for every proposal.
 
     Attributes:
-        facts: Of the model.
         space: The plans there are, and which lie around a plan.
         trials: In order, the original first; failed and unchanged ones too.
         left: Seconds of the time budget that are left; negative when it is overrun.
         total: Seconds of the time budget.
-        budget: That a plan has to keep.
         kept_back: Seconds of those left that finalists and what follows them will take.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
         paid: What paid on this kind of machine before: see `search.expectation.elsewhere`.
         wanted: By what the winner is chosen, and its bounds: `search.compare.to_beat` says which
             latency still may win.
-        surveys: What is known of plans' regions.
         by_region: Whether a survey may be asked for.
     """
 
@@ -70,10 +67,6 @@ class View:
     def to_beat(self) -> float:
         """The latency ratio above which no plan can win."""
         return to_beat(self.trials, self.wanted)
-
-    def remaining(self, share: float) -> float:
-        """Return the seconds left of a share of the time budget, without those kept back."""
-        return min(self.left - (1 - share) * self.total, self.spare)
 
     def find(self, plan: Plan) -> Trial | None:
         """Return the search's trial of a plan, whatever its recipe is called."""
@@ -114,10 +107,8 @@ class LeftOut:
     """What a policy leaves untried for lack of time.
 
     Attributes:
-        notes: For the user and the report.
         late: How many more time would have tried, at least 1 where that is not known.
         plans: How many plans, as far as they are known; at least those in `untried`.
-        untried: Plans that were left out, each with its reason.
     """
 
     notes: tuple[str, ...] = ()
@@ -129,21 +120,6 @@ class LeftOut:
     def count(self) -> int:
         """How many plans were left out."""
         return max(self.plans, len(self.untried))
-
-    @classmethod
-    def of(cls, plans: Iterable[Plan], why: str, *notes: str, late: bool = True) -> LeftOut:
-        """Return plans that were left out for one reason."""
-        untried = tuple(Untried(str(plan), why) for plan in plans)
-        return cls(notes, len(untried) * late, len(untried), untried)
-
-    def and_also(self, other: LeftOut) -> LeftOut:
-        """Return both together."""
-        return LeftOut(
-            (*self.notes, *other.notes),
-            self.late + other.late,
-            self.plans + other.plans,
-            (*self.untried, *other.untried),
-        )
 
 
 class Policy(Protocol):

@@ -34,7 +34,6 @@ def demand(root: Path, asked: Optimize, targets: Sequence[Backend]) -> None:
 
     Args:
         root: The run's folder; one that holds no run yet passes.
-        asked: What the person gave.
         targets: The backends in it, the baseline's among them.
 
     Raises:

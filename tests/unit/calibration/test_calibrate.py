@@ -13,7 +13,7 @@ import pytest
 
 from ortune.calibration import calibrate as calibrating
 from ortune.calibration.activity import Inactive, activity_probes, inactive
-from ortune.calibration.calibrate import calibrate, calibrate_groups, halves
+from ortune.calibration.calibrate import calibrate, calibrate_groups
 from ortune.core.errors import BadData
 from ortune.core.observer import Probe, Range
 from ortune.data import stream
@@ -152,7 +152,7 @@ def test_a_sixth_of_what_a_worker_may_have_is_held(
 def test_groups_are_answered_apart_in_one_go(tmp_path: Path) -> None:
     source = ramps(tmp_path, 3, 9, 5, 2)
     probes = [Probe("moved", MinMax()), Probe("moved", Percentile(50), "middle")]
-    first, second = halves(range(4))
+    first, second = (0, 2), (1, 3)
     assert (first, second) == ((0, 2), (1, 3))
     found = calibrate_groups(
         model(CHAIN), probes, source, [range(4), first, second], tmp_path / "groups"

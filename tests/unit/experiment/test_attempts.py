@@ -27,7 +27,7 @@ from ortune.experiment import evaluate, measure
 from ortune.experiment.build import Files
 from ortune.experiment.evaluate import Attempts
 from ortune.experiment.ledger import Ledger
-from ortune.experiment.surveys.journal import read
+from ortune.experiment.surveys import read
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming
 from ortune.regions.survey import SurveyRequest

@@ -12,7 +12,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadData
 from ortune.core.step import Recipe
 from ortune.core.trial import Interval, Plan
-from ortune.experiment.surveys.journal import NAME, RegionJournal, read
+from ortune.experiment.surveys import NAME, RegionJournal, read
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.regions.survey import MixtureTried, RegionCost, Survey
 

@@ -23,12 +23,10 @@ from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.trial import Block, Burst, Interval, Pair, Plan, Status, Trial
-from ortune.experiment import measure
+from ortune.experiment import measure, surveys
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import Ledger
-from ortune.experiment.surveys import run
-from ortune.experiment.surveys.journal import SurveyProgress
-from ortune.experiment.surveys.run import survey
+from ortune.experiment.surveys import SurveyProgress, survey
 from ortune.measurement.job import Failure, WorkerJob
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.pairs import BaselineFailed
@@ -106,9 +104,9 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
         block = Block(Burst((base,) * 20, (0.0,) * 20), Burst((other,) * 20, (0.0,) * 20))
         return Pair((block,) * 5)
 
-    monkeypatch.setattr(run, "Worker", lambda job, **more: Inside(made, job, **more))
+    monkeypatch.setattr(surveys, "Worker", lambda job, **more: Inside(made, job, **more))
     monkeypatch.setattr(measure, "start", start)
-    monkeypatch.setattr(run, "time_pair", time_pair)
+    monkeypatch.setattr(surveys, "time_pair", time_pair)
     yield made
 
 
@@ -192,7 +190,7 @@ def test_a_region_costs_what_rounding_its_weights_loses_too(
     tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = surveyed(coarse(tmp_path / "run"), script, 100.0, *ROUNDED)
-    monkeypatch.setattr(run, "before_rounding", lambda steps: steps)
+    monkeypatch.setattr(surveys, "before_rounding", lambda steps: steps)
     rounded = surveyed(coarse(tmp_path / "rounded"), script, 100.0, *ROUNDED)
     assert not found.error
     assert not rounded.error
@@ -293,7 +291,7 @@ def test_a_dead_original_ends_the_search_and_a_dead_plan_only_its_survey(
             raise BaselineFailed(failed, baseline)
         raise WorkerFailed(failed, candidate)
 
-    monkeypatch.setattr(run, "time_pair", dies)
+    monkeypatch.setattr(surveys, "time_pair", dies)
     original = True
     with pytest.raises(BaselineFailed):
         surveyed(toy(tmp_path / "one", 1), script)

@@ -13,7 +13,7 @@ from ortune.cli.main import main
 from ortune.core.budget import Budget
 from ortune.core.trial import Verdict
 from ortune.core.wording import fallen
-from ortune.experiment import watch
+from ortune.experiment import parts
 
 TWO = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -105,9 +105,9 @@ OUTPUTS = [
 )
 def test_what_a_metric_does_not_read(budget: str, watched: list[str]) -> None:
     metric = Budget.parse(budget).metric
-    found = watch.limits(metric, OUTPUTS, [1], ())
+    found = parts.limits(metric, OUTPUTS, [1], ())
     assert [getattr(limit.metric, "output", "") for limit in found] == watched
-    some = watch.limits(metric, OUTPUTS, [1], ("value",))
+    some = parts.limits(metric, OUTPUTS, [1], ("value",))
     assert [getattr(limit.metric, "output", "") for limit in some] == [
         name for name in watched if name != "value"
     ]
@@ -115,7 +115,7 @@ def test_what_a_metric_does_not_read(budget: str, watched: list[str]) -> None:
 
 def test_top1_reads_the_only_scores_that_fit() -> None:
     outputs = [{name: OUTPUTS[0][name] for name in ("logits", "value", "count")}]
-    found = watch.limits(Budget.parse("top1>=base").metric, outputs, [1], ())
+    found = parts.limits(Budget.parse("top1>=base").metric, outputs, [1], ())
     assert [str(limit) for limit in found] == [
         "snr(output=value)>=30",
         "agreement(output=count)>=0.99",

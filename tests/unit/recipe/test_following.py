@@ -10,8 +10,7 @@ from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe, Step, Transform
 from ortune.core.trial import Plan
-from ortune.recipe.following import extended
-from ortune.recipe.space import Space
+from ortune.recipe.space import Space, extended
 
 
 def facts(ops: dict[str, int]) -> Facts:

@@ -22,7 +22,7 @@ from ortune.quantizers.adaptive_rounding import AdaptiveRounding
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_static import Int8Static
 from ortune.recipe.build import Material, build_in
-from ortune.recipe.one_pass import following
+from ortune.recipe.editing import following
 from ortune.transforms.simplify import Simplify
 
 PLAIN = Recipe("plain", (Int8Static(min_side=1),))

@@ -16,8 +16,7 @@ from ortune.core.study import Header, Study
 from ortune.core.trial import Plan
 from ortune.experiment.ledger import read_study, write_header
 from ortune.recipe.space import Space
-from ortune.search.aim import Aim
-from ortune.search.loop import search
+from ortune.search.loop import Aim, search
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Ve
 from ortune.core.workload import Workload
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import Ledger, read_study, write_header
-from ortune.experiment.surveys.journal import RegionJournal
+from ortune.experiment.surveys import RegionJournal
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.worker import runtime
@@ -48,7 +48,7 @@ from ortune.search import loop as searching
 from ortune.search import optimize as optimizing
 from ortune.search import targets as targeting
 from ortune.search.adaptive import Adaptive
-from ortune.search.aim import Aim
+from ortune.search.loop import Aim
 from ortune.search.policy import Policy
 from ortune.search.targets import read_targets
 

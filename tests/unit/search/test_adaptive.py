@@ -24,8 +24,8 @@ from ortune.search import adaptive
 from ortune.search.adaptive import Adaptive
 from ortune.search.expectation.candidates import Candidate
 from ortune.search.expectation.expectations import Expectations, Expected
+from ortune.search.expectation.mixtures import WantedSurvey
 from ortune.search.expectation.surrogate import Normal
-from ortune.search.expectation.surveying import WantedSurvey
 from ortune.search.policy import View
 from ortune.workloads.latency import Latency
 

@@ -33,7 +33,7 @@ from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, Untried, 
 from ortune.experiment import evaluate, measure
 from ortune.measurement.timing import stats
 from ortune.search import loop
-from ortune.search.aim import Aim
+from ortune.search.loop import Aim
 from ortune.search.policy import LeftOut, View
 from ortune.search.resumed import closing
 

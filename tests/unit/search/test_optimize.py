@@ -17,8 +17,7 @@ from ortune.core.study import Study
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import Ledger, read_header, write_ending, write_header
 from ortune.recipe.space import Target
-from ortune.search import optimize
-from ortune.search.earlier import machine_record, warm_start
+from ortune.search import optimize, warm_start
 from ortune.search.request import Optimize
 
 OFFERED = Capabilities(versions={"onnxruntime": "1.31.1"}, machine={"cpu": "A CPU"})
@@ -63,9 +62,9 @@ ends: list[str] = []
 
 def searches() -> list[int]:
     """Return how many searches each tally of the only record is of."""
-    (path,) = machine_record.kept()
-    kind = machine_record.machine_kind(Cpu(), Optimize("toy.onnx").driven, OFFERED)
-    record = machine_record.MachineRecord.of(kind)
+    (path,) = warm_start.kept()
+    kind = warm_start.machine_kind(Cpu(), Optimize("toy.onnx").driven, OFFERED)
+    record = warm_start.MachineRecord.of(kind)
     assert record is not None and record.path == path
     return [one.searches for one in record.read().tallies]
 
@@ -84,7 +83,7 @@ def test_a_run_that_goes_on_knows_what_it_knew_and_is_counted_once(
     run: Callable[..., Study],
 ) -> None:
     run("one", finished="interrupted")
-    assert machine_record.kept() == ()
+    assert warm_start.kept() == ()
     run("other")
     run("one", finished="time")
     assert known[2] == NOTHING
@@ -95,7 +94,7 @@ def test_a_run_that_goes_on_knows_what_it_knew_and_is_counted_once(
 
 def test_switched_off_nothing_is_read_or_written(run: Callable[..., Study]) -> None:
     run("one", warm_start=False)
-    assert machine_record.kept() == ()
+    assert warm_start.kept() == ()
     run("two")
     assert run("three", warm_start=False).header.paid == NOTHING
     assert set(searches()) == {1}

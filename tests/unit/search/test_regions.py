@@ -15,11 +15,11 @@ from tests.unit.search.scenarios import TRANSFORMER, Piece, Scenario, facts, on
 from tests.unit.search.test_adaptive import view
 
 from ortune.core.trial import Trial
+from ortune.experiment import surveys
 from ortune.experiment.ledger import read_study
-from ortune.experiment.surveys import journal
 from ortune.regions.survey import MixtureTried, Survey, SurveyRequest
-from ortune.search.expectation.surveying import longest_s
-from ortune.search.regions import RegionSearch
+from ortune.search.expectation.mixtures import longest_s
+from ortune.search.loop import RegionSearch
 
 SOUND = tuple(Piece(f"sound{i}", 0.06, 0.03) for i in range(8))
 FRAGILE = Piece("fragile", 0.05, 5.0)
@@ -42,7 +42,7 @@ def of_stage(folder: Path, stage: str) -> list[Trial]:
 
 
 def mixtures(folder: Path) -> list[MixtureTried]:
-    return [one for one in journal.read(folder) if isinstance(one, MixtureTried)]
+    return [one for one in surveys.read(folder) if isinstance(one, MixtureTried)]
 
 
 def test_a_fragile_and_a_worthless_region_are_left_in_float(tmp_path: Path) -> None:
@@ -62,12 +62,12 @@ def test_a_fragile_and_a_worthless_region_are_left_in_float(tmp_path: Path) -> N
 
 def test_the_journal_says_what_was_expected_and_measured(tmp_path: Path) -> None:
     searched(PLANTED, tmp_path)
-    first, *rest = journal.read(tmp_path)
+    first, *rest = surveys.read(tmp_path)
     assert isinstance(first, Survey)
     assert [region.region for region in first.regions][:2] == ["fragile", "sound0"]
     assert rest
     for one in mixtures(tmp_path):
-        assert one.survey in {s.key for s in journal.read(tmp_path) if isinstance(s, Survey)}
+        assert one.survey in {s.key for s in surveys.read(tmp_path) if isinstance(s, Survey)}
         assert one.ratio is not None
         assert one.expected_ratio == pytest.approx(one.ratio.value, abs=0.1)
         assert one.why
@@ -76,7 +76,7 @@ def test_the_journal_says_what_was_expected_and_measured(tmp_path: Path) -> None
 def test_switched_off_it_surveys_and_mixes_nothing(tmp_path: Path) -> None:
     log = searched(replace(PLANTED, by_region=False), tmp_path)
     assert not any("survey" in text or "exclude" in text for text in log["proposals"])
-    assert not (tmp_path / journal.NAME).exists()
+    assert not (tmp_path / surveys.NAME).exists()
 
 
 def test_a_few_mixtures_find_the_limit(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_model_of_two_layers_is_not_surveyed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seconds", [12.0, 25.0, 40.0])
 def test_surveys_take_a_quarter_of_the_time_and_end_in_it(seconds: float, tmp_path: Path) -> None:
     searched(replace(PLANTED, seconds=seconds), tmp_path)
-    found = [one for one in journal.read(tmp_path) if isinstance(one, Survey)]
+    found = [one for one in surveys.read(tmp_path) if isinstance(one, Survey)]
     assert sum(one.seconds for one in found) <= seconds / 4
     study = read_study(tmp_path)
     spent = sum(t.seconds for t in study.trials) + sum(one.seconds for one in found)
@@ -113,7 +113,7 @@ def test_surveys_take_a_quarter_of_the_time_and_end_in_it(seconds: float, tmp_pa
 
 def test_kills_change_no_proposal_and_no_journal(tmp_path: Path) -> None:
     whole = searched(PLANTED, tmp_path / "whole")
-    names = ("ledger.jsonl", journal.NAME)
+    names = ("ledger.jsonl", surveys.NAME)
     wanted = {name: (tmp_path / "whole" / name).read_bytes() for name in names}
     every = whole["proposals"]
     around = next(at for at, text in enumerate(every, 1) if "exclude" in text)

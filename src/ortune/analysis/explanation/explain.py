@@ -23,8 +23,8 @@ from ortune.core.request import verb
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.engine import archive
+from ortune.experiment import surveys
 from ortune.experiment.ledger import read_study
-from ortune.experiment.surveys import journal
 from ortune.regions.survey import MixtureTried, Survey
 from ortune.sections.verdict import answer
 
@@ -113,7 +113,7 @@ def run(asked: Explain) -> Explanation:
             fix="give the run's folder that it was packed from",
         )
     study = read_study(root)
-    return explained(study, journal.read(root), node=asked.node, plan=asked.plan)
+    return explained(study, surveys.read(root), node=asked.node, plan=asked.plan)
 
 
 explain = verb(Explain, run)

@@ -35,8 +35,7 @@ from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import read_header
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import ExperimentRequest
-from ortune.experiment.surveys.journal import SurveyProgress
-from ortune.experiment.surveys.run import LATE, survey
+from ortune.experiment.surveys import LATE, SurveyProgress, survey
 from ortune.measurement.capabilities import demand
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.turns import ready
@@ -47,7 +46,7 @@ from ortune.recipe.built import steps_key
 from ortune.recipe.space import clean
 from ortune.regions.survey import RegionCost, SharedCost, Survey, worth
 
-_CODE = "ortune.experiment.surveys.run"
+_CODE = "ortune.experiment.surveys"
 _LARGEST = 16 * 1024 * 1024
 """Bytes of a kept result that is read."""
 _FILES = 256

@@ -22,7 +22,6 @@ class Annotations:
     """Labels of pictures.
 
     Attributes:
-        path: The file.
         labels: By the picture's file name, in the order of these names.
     """
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from ortune.core import preprocess
 from ortune.core.errors import BadData
 from ortune.core.facts import TensorSpec
+from ortune.core.plugins import user_function
 from ortune.core.preprocess import SETTINGS
-from ortune.data import checks, images
+from ortune.data import arrays, checks, images, sizes
 from ortune.data.arrays import Column, NamedArrays
 from ortune.data.checks import Note
 
@@ -47,7 +49,7 @@ def wanted(
     return found
 
 
-def pictures(
+def picture_reader(
     folder: Path,
     given: Mapping[str, Any] | None,
     inputs: Sequence[TensorSpec],
@@ -76,7 +78,6 @@ def block(
 
     Args:
         row: Column name -> a number, text, nested lists, an array or a picture.
-        tensor: Of pictures.
 
     Raises:
         BadData: A value is missing or no array.
@@ -127,3 +128,162 @@ def _opened(value: Any, where: str) -> Any:
         return Image.open(io.BytesIO(value["bytes"]))
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise BadData(f"{where}: no picture: {error}", fix="leave the row out") from error
+
+
+PARQUET = frozenset({".parquet", ".pq"})
+_ROWS = 64
+"""Read at once, of a row group."""
+_VALUE = 8
+"""Bytes that a value takes at most, before it is one of the input's type."""
+
+
+def parquet_blocks(
+    files: Sequence[Path],
+    inputs: Sequence[TensorSpec],
+    note: Note,
+    pictures: Mapping[str, Any] | None = None,
+    spared: Collection[str] = (),
+) -> Iterator[NamedArrays]:
+    """Yield one block a row, file by file.
+
+    Args:
+        pictures: Keys of ``preprocess.toml`` in the place of those beside the files.
+
+    Raises:
+        BadData: pyarrow is not installed, or a file cannot be read or lacks an input.
+    """
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError:
+        raise BadData(
+            "reading Parquet files needs pyarrow", fix="pip install ortune[parquet]"
+        ) from None
+    needed = [spec for spec in inputs if spec.name not in spared]
+    tensor = picture_reader(files[0].parent, pictures, needed, note)
+    for path in files:
+        with arrays.reading(path):
+            file = parquet.ParquetFile(path)
+        with file:
+            columns = wanted(file.schema_arrow.names, inputs, note, path.name, spared)
+            at = 0
+            for group in range(file.num_row_groups):
+                chunk = file.metadata.row_group(group)
+                own = [chunk.column(at) for at in range(chunk.num_columns)]
+                own = [one for one in own if one.path_in_schema.partition(".")[0] in columns]
+                size = sum(
+                    max(one.total_uncompressed_size, _VALUE * one.num_values) for one in own
+                )
+                sizes.demand(
+                    size, f"a row group of {path}", "write the file with smaller row groups"
+                )
+                with arrays.reading(path):
+                    batches = file.iter_batches(_ROWS, [group], columns, use_threads=False)
+                for batch in _read(batches, path, arrow.ArrowException):
+                    for place in range(batch.num_rows):
+                        row = {name: plain(batch[name][place]) for name in columns}
+                        yield block(row, f"{path.name} row {at}", inputs, tensor)
+                        at += 1
+
+
+def _read(batches: Iterator[Any], path: Path, failure: type[Exception]) -> Iterator[Any]:
+    with arrays.reading(path):
+        try:
+            yield from batches
+        except failure as error:
+            raise ValueError(str(error)) from error
+
+
+PREFIX = "hf:"
+_SAVED = ("dataset_dict.json", "state.json")
+_SPLIT = re.compile(r"[\w.-]+")
+
+
+def hub_blocks(
+    source: str,
+    inputs: Sequence[TensorSpec],
+    note: Note,
+    pictures: Mapping[str, Any] | None = None,
+    spared: Collection[str] = (),
+) -> Iterator[NamedArrays]:
+    """Yield one block a row of ``hf:FOLDER[:split]`` or ``hf:NAME[:split]``.
+
+    Raises:
+        BadData: ``datasets`` is not installed, there is no such dataset, or several splits and
+            none is named.
+    """
+    try:
+        import datasets
+    except ImportError:
+        raise BadData(
+            f"reading {source} needs the package datasets", fix="pip install ortune[datasets]"
+        ) from None
+    place, split = _parted(source)
+    folder = Path(place)
+    saved = folder.is_dir() and any((folder / name).is_file() for name in _SAVED)
+    try:
+        found = datasets.load_from_disk(place) if saved else _cached(datasets, place)
+    except Exception as error:
+        raise BadData(
+            f"cannot read {source}: {user_function.reason(error)}",
+            fix="save it with dataset.save_to_disk(FOLDER) and give hf:FOLDER; nothing is fetched",
+        ) from error
+    table = _split(found, split, source)
+    columns = wanted(table.column_names, inputs, note, source, spared)
+    size = int(table.data.nbytes) // max(1, len(table))
+    sizes.demand(size, f"a row of {source}")
+    needed = [spec for spec in inputs if spec.name not in spared]
+    tensor = picture_reader(folder if saved else Path(), pictures, needed, note)
+    table = table.with_format(None).select_columns(columns)
+    for at in range(len(table)):
+        try:
+            row = table[at]
+        except Exception as error:
+            raise BadData(
+                f"{source} row {at}: {user_function.reason(error)}", fix="leave the row out"
+            ) from error
+        yield block(row, f"{source} row {at}", inputs, tensor)
+
+
+def _parted(source: str) -> tuple[str, str]:
+    """Return the folder or name, and the split or nothing; a drive's colon is no split's."""
+    text = source.removeprefix(PREFIX)
+    place, colon, split = text.rpartition(":")
+    if colon and len(place) > 1 and _SPLIT.fullmatch(split):
+        return place, split
+    return text, ""
+
+
+def _cached(datasets: Any, name: str) -> Any:
+    """Open what the package prepared before; it never reaches for the network."""
+    offline, config = "HF_HUB_OFFLINE", datasets.config
+    before = getattr(config, offline, False)
+    setattr(config, offline, True)
+    try:
+        return datasets.load_dataset(
+            name, download_config=datasets.DownloadConfig(local_files_only=True)
+        )
+    finally:
+        setattr(config, offline, before)
+
+
+def _split(found: Any, split: str, source: str) -> Any:
+    """Return the rows of one split.
+
+    Raises:
+        BadData: There is none of that name, or several and none is named.
+    """
+    if not isinstance(found, Mapping):
+        own = str(found.split or "")
+        if split and split != own:
+            raise BadData(f"{source} has no split '{split}'", fix=f"leave ':{split}' out")
+        return found
+    if not split and len(found) == 1:
+        return next(iter(found.values()))
+    if split not in found:
+        what = f"has no split '{split}'" if split else f"has {len(found)} splits"
+        raise BadData(
+            f"{source} {what}: {', '.join(found)}",
+            fix=f"write hf:NAME:{next(iter(found), 'test')}",
+        )
+    return found[split]

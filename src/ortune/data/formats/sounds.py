@@ -74,7 +74,6 @@ class Wav:
         rate: Frames a second.
         channels: Values a frame.
         kind: libsndfile's name of its values, such as ``PCM_16``.
-        frames: How many there are.
     """
 
     path: Path
@@ -137,11 +136,7 @@ def open_wav(path: Path) -> Wav:
 
 
 def _library(name: str) -> Any:
-    """Import soundfile or soxr.
-
-    Raises:
-        BadData: It is not installed.
-    """
+    """Import soundfile or soxr. Raises BadData: it is not installed."""
     try:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:

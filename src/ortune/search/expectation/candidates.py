@@ -25,8 +25,6 @@ class Candidate:
     """A plan without a trial.
 
     Attributes:
-        stage: What trying it is about.
-        why: Where it comes from, in a few words.
         neighbour_of: Key of the trial of which it changes settings alone.
     """
 
@@ -60,8 +58,9 @@ def _place(plan: Plan) -> tuple[str, int]:
 def candidates(view: View) -> list[Candidate]:
     """Return every plan without a trial that follows from the space and the trials so far."""
     found: dict[str, Candidate] = {}
-    ways = (_recipes, _rescues, _extensions, _elsewhere, _settings)
-    for one in chain.from_iterable(way(view) for way in ways):
+    listed = (Candidate(plan, "search", "listed") for plan in view.space.listed)
+    ways = (_rescues, _extensions, _elsewhere, _settings)
+    for one in chain(listed, *(way(view) for way in ways)):
         if one.plan.spelled not in found and not view.tried(one.plan):
             found[one.plan.spelled] = one
     return [one for one in found.values() if not (view.space.exact and one.plan.lossy)]
@@ -70,12 +69,6 @@ def candidates(view: View) -> list[Candidate]:
 def _variants(space: Space) -> Iterator[Backend]:
     for target in space.targets:
         yield from space.variants(target)
-
-
-def _recipes(view: View) -> Iterator[Candidate]:
-    """Yield every recipe on every variant."""
-    for plan in view.space.listed:
-        yield Candidate(plan, "search", "listed")
 
 
 def _rescues(view: View) -> Iterator[Candidate]:
@@ -144,9 +137,7 @@ def hopeless(plan: Plan, alike: Sequence[Trial]) -> str:
     for trial in alike:
         there = hint(trial.plan.backend) == hint(plan.backend)
         match trial.status:
-            case Status.UNCHANGED:
-                return trial.why
-            case Status.TOO_LARGE:
+            case Status.UNCHANGED | Status.TOO_LARGE:
                 return trial.why
             case Status.FAILED if not trial.reproduce:
                 return f"it does not build: {trial.why}"

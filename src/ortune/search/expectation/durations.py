@@ -13,7 +13,7 @@ from ortune.core.facts import Facts
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan, Status, Trial
 from ortune.quantization.roles import PREPARES, Role, role
-from ortune.search.expectation import fitted
+from ortune.search.expectation import priors
 from ortune.search.expectation.features import hint, inner
 from ortune.search.expectation.priors import LAYERS
 from ortune.search.policy import View
@@ -65,11 +65,7 @@ def units(facts: Facts, run_s: float) -> dict[str, float]:
 
 
 class Durations:
-    """What plans take to try, by all trials of a view.
-
-    Args:
-        view: Of the search; only its records count.
-    """
+    """What plans take to try, by all trials of a view."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -100,7 +96,7 @@ class Durations:
 
     def _usual_s(self, recipe: Recipe) -> float:
         """Return what the work of a recipe takes by the tables."""
-        build = fitted.load().build
+        build = priors.load().build
         return sum(
             count * sum(self._units[unit] * seconds for unit, seconds in build[kind].items())
             for kind, count in work(recipe)

@@ -17,16 +17,15 @@ from statistics import fmean
 
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Plan, Status, Trial
-from ortune.search.expectation import fitted
+from ortune.search.expectation import priors
 from ortune.search.expectation.durations import Durations, measured
-from ortune.search.expectation.elsewhere import elsewhere
 from ortune.search.expectation.features import (
     families,
     hint,
     latency_features,
     strain_features,
 )
-from ortune.search.expectation.priors import Priors
+from ortune.search.expectation.priors import Priors, elsewhere
 from ortune.search.expectation.strain import LEAST, spread, strain, together
 from ortune.search.expectation.surrogate import Normal, Observed, Surrogate
 from ortune.search.policy import View
@@ -58,15 +57,11 @@ class Expected:
 
 
 class Expectations:
-    """What is expected by all trials of a view.
-
-    Args:
-        view: Of the search; only its records count, so that the same view expects the same.
-    """
+    """What is expected by all trials of a view."""
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._fitted = fitted.load()
+        self._fitted = priors.load()
         self._numbers = self._fitted.numbers
         self._priors = Priors(view)
         self.durations = Durations(view)

@@ -7,15 +7,82 @@ instruction sets, and weights that are read from memory. What tables show beyond
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
 from statistics import median
+from typing import Any, Literal
 
+from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import native
+from ortune.core.hardware.paid import Paid, PlanTally
 from ortune.quantization.roles import Role
-from ortune.search.expectation import fitted
 from ortune.search.expectation.features import FLOAT_SHARE, called, chosen
-from ortune.search.expectation.surrogate import Normal
+from ortune.search.expectation.surrogate import Normal, Observed
 from ortune.search.policy import View
+
+
+@dataclass(frozen=True)
+class FeaturePrior:
+    """What is expected of a feature: an intercept, and a slope on what physics says of it."""
+
+    mean: float
+    sd: float
+    slope: float = 1.0
+
+
+class Fitted:
+    """The numbers of the file.
+
+    Attributes:
+        build: Role of a step -> seconds that it takes: see `durations`.
+        sizes: Quantizer -> bytes of the files over the original's.
+        gains: Instruction set -> times as fast as floats, by its width.
+    """
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self._data = data
+        of_tables = data["fitted"]
+        self.build: Mapping[str, Mapping[str, float]] = of_tables["build"]
+        self.numbers: Mapping[str, float] = of_tables["numbers"]
+        self.sizes: Mapping[str, float] = _values(data["defaults"]["sizes"]) | of_tables["sizes"]
+        self.gains: Mapping[str, float] = _values(data["defaults"]["gains"])
+        self.levels: Mapping[str, float] = _values(data["levels"])
+        self._parts = {number: _part_priors(data, number) for number in ("latency", "strain")}
+
+    def part(self, number: Literal["latency", "strain"], feature: str) -> FeaturePrior:
+        """Return what is expected of a feature, or of its kind where no table has it.
+
+        What is said of a kind's unknown members is wider than what its known ones have in common.
+        Of the hint of an unknown backend its precision is known.
+        """
+        parts, kind = self._parts[number], feature.partition(":")[0]
+        precision = f"{kind}:*/{feature.rpartition('/')[2]}"
+        names = (feature, precision, f"{kind}:unknown", f"{kind}:", "")
+        return next(parts[name] for name in names if name in parts)
+
+
+def _part_priors(data: Mapping[str, Any], number: str) -> dict[str, FeaturePrior]:
+    known = data["defaults"][number] | data["fitted"][number]
+    return {
+        name: FeaturePrior(one["mean"], one["sd"], one.get("slope", 1.0))
+        for name, one in known.items()
+    }
+
+
+def _values(some: Mapping[str, Any]) -> dict[str, float]:
+    return {name: one["value"] for name, one in some.items()}
+
+
+@lru_cache(1)
+def load() -> Fitted:
+    """Read the package's file, once."""
+    path = files("ortune.search.expectation") / "priors.json"
+    return Fitted(json.loads(path.read_text(encoding="utf-8")))
+
 
 LAYERS = {
     "conv": ("Conv", "ConvTranspose"),
@@ -29,14 +96,10 @@ _PACKED = {"int8-weights": 8, "int4-weights": 4}
 
 
 class Priors:
-    """What is expected of features before the first trial.
-
-    Args:
-        view: Its facts and targets count, and the profile of the original.
-    """
+    """What is expected of features before the first trial."""
 
     def __init__(self, view: View) -> None:
-        self._fitted = fitted.load()
+        self._fitted = load()
         targets = view.space.targets
         self._by_power = 0.5 if view.budget and view.budget.metric.decibels else 1.0
         self._share = _shares(view)
@@ -142,7 +205,7 @@ def _shares(view: View) -> dict[str, float]:
         * sum(view.facts.ops.get(op, 0) for op in some)
         for kind, some in LAYERS.items()
     }
-    share = fitted.load().levels["share of layers"] / max(1, sum(counts.values()))
+    share = load().levels["share of layers"] / max(1, sum(counts.values()))
     return {kind: share * count for kind, count in counts.items()}
 
 
@@ -159,3 +222,70 @@ def _reading(view: View, per_s: float) -> float:
 def _amdahl(share: float, gain: float) -> float:
     """Return the log-ratio where a share of the time is so many times as fast (Amdahl's law)."""
     return math.log(1 - share + share / gain)
+
+
+_ATTENTION = ("Attention", "com.microsoft::Attention", "com.microsoft::MultiHeadAttention")
+_MOSTLY = 2 / 3
+"""Share of the layers from which they name the model."""
+_SIZES = (("small", 1_000_000), ("medium", 30_000_000))
+"""Size -> weights below which a model has it."""
+
+
+def elsewhere(paid: Paid, facts: Facts) -> Iterator[Observed]:
+    """Yield what earlier searches measured of plans, for a model of these facts.
+
+    Other models deviate from this one in what a hint and a quantizer bring them, the more so
+    where their kind or size is another: those parts are shared by all that was recorded of them,
+    so that many plans of one search count little more than one, and are the smaller the more
+    searches there were.
+    """
+    own, known = model_kind(facts), load()
+    strangeness = known.numbers["strange kind"], known.numbers["strange size"]
+    noise = math.hypot(known.numbers["noise of a pair"], known.part("latency", "plan:").sd)
+    for one in paid.tallies:
+        strange = (sd for sd, a, b in zip(strangeness, own, one.model, strict=True) if a != b)
+        apart = math.hypot(_deviation(one), *strange) / known.part("latency", "elsewhere:").sd
+        shared = (name for name in one.features if name.startswith(("hint:", "family:")))
+        deviating = {f"elsewhere:{name}": apart for name in shared}
+        yield Observed({**one.features, **deviating}, one.mean, noise)
+
+
+def _deviation(tally: PlanTally) -> float:
+    """Return how far the next model's log-ratio may lie from the mean: one standard deviation.
+
+    The spread that was seen is weighed with the usual one; the mean is known from a few only.
+    """
+    count, known = tally.searches, load()
+    usual, weight = known.numbers["between models"], known.levels["usual spread"]
+    spread = (weight * usual**2 + tally.squares) / (weight + count - 1)
+    return math.sqrt(spread * (1 + 1 / count))
+
+
+def model_kind(facts: Facts) -> tuple[str, str]:
+    """Return what most of a model's layers are, and its size."""
+    found = (name for name, most in _SIZES if facts.parameters < most)
+    return _kind(facts), next(found, "large")
+
+
+def _kind(facts: Facts) -> str:
+    """Return what most of a model's layers are.
+
+    One of ``quantized`` (it came with integer arithmetic), ``recurrent``, ``conv``, ``attention``,
+    ``matmul``, ``mixed`` and ``other``.
+    """
+    if facts.quantized:
+        return "quantized"
+    if facts.has(*LAYERS["recurrent"]):
+        return "recurrent"
+    convolutions, products = (
+        sum(facts.ops.get(op, 0) for op in LAYERS[name]) for name in ("conv", "product")
+    )
+    layers = convolutions + products
+    if layers and convolutions >= _MOSTLY * layers:
+        return "conv"
+    attention = facts.has(*_ATTENTION) or facts.ops.get("Softmax", 0) > 1
+    if attention and products > convolutions:
+        return "attention"
+    if layers and products >= _MOSTLY * layers:
+        return "matmul"
+    return "mixed" if layers else "other"

@@ -16,8 +16,8 @@ _TOUCHING = 0.05
 _CERTAIN = 0.05
 """Share beyond the limit, at least, where the verdict says which side of it a plan is on."""
 _WHOLE = 1e-6
-_NEPER = 20 / math.log(10)
-"""Decibels by which an amplitude grows e-fold."""
+_SILENT = 3000.0
+"""Decibels beyond which a loss is as good as infinite."""
 
 
 def strain(score: Score, budget: Budget) -> float:
@@ -26,21 +26,28 @@ def strain(score: Score, budget: Budget) -> float:
     0 is the limit, below it the budget is kept. Decibels are logarithms already. The verdict
     decides the sign: it may rest on a share of the samples where the value is their mean.
     """
-    if math.isnan(score.value):
+    over = _lost(score, budget)
+    if math.isnan(over):
         return MOST
-    bound = budget.bound(score.base)
-    better = 1 if budget.metric.higher_is_better else -1
-    if budget.metric.decibels:
-        found = better * (bound - score.value) / _NEPER
-    else:
-        lost, allowed = better * (score.base - score.value), better * (score.base - bound)
-        if allowed > 0 and lost > 0:
-            found = math.log(lost / allowed)
-        else:
-            found = MOST if lost > 0 else LEAST
+    found = math.log(over) / _power(budget) if over > 0 else LEAST
     found = min(MOST, max(LEAST, found))
     fails = score.verdict is Verdict.FAILS
     return max(found, _TOUCHING) if fails else min(found, -_TOUCHING)
+
+
+def _power(budget: Budget) -> int:
+    return 2 if budget.metric.decibels else 1
+
+
+def _lost(score: Score, budget: Budget) -> float:
+    """Return what is lost over what may be lost, decibels as power; infinite where nothing may."""
+    bound = budget.bound(score.base)
+    better = 1 if budget.metric.higher_is_better else -1
+    if budget.metric.decibels:
+        decibels = better * (bound - score.value)
+        return math.inf if decibels > _SILENT else float(10 ** (decibels / 10))
+    gone, allowed = better * (score.base - score.value), better * (score.base - bound)
+    return gone / allowed if allowed > 0 else math.inf if gone > 0 else 0.0
 
 
 def spread(score: Score, budget: Budget) -> float:
@@ -65,13 +72,7 @@ def lost(score: Score, budget: Budget) -> float:
     up in it. The verdict decides the side, as in `strain`. NaN and infinity: nothing is known, or
     nothing may be lost.
     """
-    bound = budget.bound(score.base)
-    better = 1 if budget.metric.higher_is_better else -1
-    if budget.metric.decibels:
-        found = 10 ** (better * (bound - score.value) / 10)
-    else:
-        gone, allowed = better * (score.base - score.value), better * (score.base - bound)
-        found = gone / allowed if allowed > 0 else math.inf if gone > 0 else 0.0
+    found = _lost(score, budget)
     if math.isnan(found):
         return math.nan
     found = max(0.0, found)
@@ -81,7 +82,7 @@ def lost(score: Score, budget: Budget) -> float:
 
 def lost_at(strain: float, budget: Budget) -> float:
     """Return what is lost at a strain, in the measure of `lost`."""
-    return math.exp((2 if budget.metric.decibels else 1) * strain)
+    return math.exp(_power(budget) * strain)
 
 
 def floor(view: View, backend: Backend) -> float:

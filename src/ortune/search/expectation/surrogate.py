@@ -63,7 +63,6 @@ class Surrogate:
 
     Args:
         prior: Feature -> what is expected of its part before anything was measured.
-        records: Measured numbers.
     """
 
     def __init__(self, prior: Callable[[str], Normal], records: Sequence[Observed]) -> None:

@@ -6,10 +6,9 @@ import pytest
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.facts import TensorSpec
 from ortune.data.arrays import Column, NamedArrays
-from ortune.data.sequences.order import named, sequences, told
 from ortune.data.sequences.pairs import StatePair
 from ortune.data.sequences.request import SequenceForm
-from ortune.data.sequences.steps import Steps
+from ortune.data.sequences.steps import Steps, named, sequences, told
 
 X = TensorSpec("x", "float32", ("batch", 2))
 RATE = TensorSpec("rate", "int64", ())

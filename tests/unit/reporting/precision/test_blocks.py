@@ -20,7 +20,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.section import Scatter, Table
 from ortune.core.study import Study
 from ortune.core.trial import Interval
-from ortune.experiment.surveys.journal import RegionJournal
+from ortune.experiment.surveys import RegionJournal
 from ortune.regions.survey import SharedCost
 from ortune.reporting.beside import whole
 from ortune.reporting.blocks import Part

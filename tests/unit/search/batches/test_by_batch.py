@@ -23,8 +23,8 @@ from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
 from ortune.experiment import measure
 from ortune.experiment.build import Files
 from ortune.experiment.ledger import Ledger, read_study, write_header
-from ortune.search.batches import at_batch
-from ortune.search.batches.by_batch import LEADERS, Sweep, demand, leading
+from ortune.search import by_batch
+from ortune.search.by_batch import LEADERS, Sweep, demand, leading
 from ortune.search.request import Optimize
 from ortune.sections.batches import at, crossing, rows
 
@@ -60,7 +60,7 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stud
             return worker
 
         context = scripted(tmp_path, monkeypatch, script)
-        monkeypatch.setattr(at_batch, "build_all", lambda *_: Files({}, (), 12, True, ""))
+        monkeypatch.setattr(by_batch, "build_all", lambda *_: Files({}, (), 12, True, ""))
         monkeypatch.setattr(measure, "start", start)
         header = replace(studies.study(tmp_path / "made").header, job=context.job)
         write_header(tmp_path, header)

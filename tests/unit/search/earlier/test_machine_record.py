@@ -18,9 +18,9 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
-from ortune.search.earlier import machine_record, tallies
-from ortune.search.earlier.machine_record import MachineRecord, machine_kind, parsed, written
-from ortune.search.expectation.elsewhere import elsewhere
+from ortune.search import warm_start
+from ortune.search.expectation.priors import elsewhere
+from ortune.search.warm_start import MachineRecord, machine_kind, parsed, written
 from ortune.workloads.latency import Latency
 
 OFFERED = Capabilities(
@@ -55,26 +55,26 @@ def test_it_is_of_the_cpu_the_runtimes_the_original_and_the_workload() -> None:
 def test_what_is_added_is_read_again_and_joined(record: MachineRecord) -> None:
     assert record.read() == NOTHING
     record.add(NOTHING)
-    assert machine_record.kept() == ()
+    assert warm_start.kept() == ()
     record.add(Paid((TALLY,)))
     assert record.read() == Paid((TALLY,))
     record.add(Paid((replace(TALLY, mean=-0.9),)))
     (found,) = record.read().tallies
     assert (found.searches, found.mean) == (2, pytest.approx(-0.8))
-    assert machine_record.kept() == (record.path,)
+    assert warm_start.kept() == (record.path,)
     assert record.path.stat().st_size < 1000
 
 
 def test_the_largest_record_can_be_read(record: MachineRecord) -> None:
-    said = [f"set:{'x' * (tallies.LONGEST - 14)}={n}" for n in range(tallies.FEATURES)]
+    said = [f"set:{'x' * (warm_start.LONGEST - 14)}={n}" for n in range(warm_start.FEATURES)]
     every = [
         PlanTally(
             ("attention", "medium"), {f"{one}{k:05}": 0.12345 for one in said}, 30, -1.2345, 9.8765
         )
-        for k in range(tallies.MOST)
+        for k in range(warm_start.MOST)
     ]
     record.add(Paid(tuple(every)))
-    assert len(record.read().tallies) == tallies.MOST
+    assert len(record.read().tallies) == warm_start.MOST
 
 
 def test_a_record_of_another_kind_is_another_file(record: MachineRecord) -> None:
@@ -178,7 +178,7 @@ JSON = st.recursive(
 NUMBERS = st.integers(-2, 1002) | st.floats() | st.booleans()
 NAMES = st.sampled_from(["a:b", "c", "d:=[1]"])
 ROWS = st.fixed_dictionaries(
-    dict.fromkeys(machine_record.BOUNDS, NUMBERS | JSON)
+    dict.fromkeys(warm_start.BOUNDS, NUMBERS | JSON)
     | {
         "model": st.lists(NAMES, max_size=3) | JSON,
         "features": st.dictionaries(NAMES, st.floats(0, 1) | NUMBERS, max_size=3) | JSON,
@@ -203,10 +203,10 @@ def test_any_rows_are_sound_or_refused(rows: list[Any]) -> None:
         return
     assert parsed(written(found, {}).encode(), {}) is not None
     assert len(list(elsewhere(found, FACTS))) == len(found.tallies)
-    tallies.joined(found, found)
+    warm_start.joined(found, found)
 
 
-FEATURES = st.from_regex(tallies.FEATURE, fullmatch=True).filter(lambda one: len(one) <= 80)
+FEATURES = st.from_regex(warm_start.FEATURE, fullmatch=True).filter(lambda one: len(one) <= 80)
 TALLIES = st.builds(
     PlanTally,
     st.tuples(FEATURES, FEATURES),
@@ -236,7 +236,7 @@ def test_a_lock_that_is_held_is_not_waited_for_long(
     record: MachineRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fcntl = pytest.importorskip("fcntl")
-    monkeypatch.setattr(machine_record, "WAIT_S", 0.1)
+    monkeypatch.setattr(warm_start, "WAIT_S", 0.1)
     record.path.parent.mkdir(parents=True)
     with record.path.with_name("lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -252,8 +252,8 @@ def test_without_a_home_there_is_no_record(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
     monkeypatch.delenv("LOCALAPPDATA", raising=False)
-    assert machine_record.folder() is not None
+    assert warm_start.folder() is not None
     monkeypatch.setattr(Path, "home", homeless)
-    assert machine_record.folder() is None
+    assert warm_start.folder() is None
     assert MachineRecord.of({"cpu": "x"}) is None
-    assert machine_record.kept() == ()
+    assert warm_start.kept() == ()

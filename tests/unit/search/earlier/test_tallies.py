@@ -16,8 +16,8 @@ from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe
 from ortune.core.trial import Interval, Plan, Status, Trial
-from ortune.search.earlier.tallies import COUNT, MOST, joined, ours, tallied
 from ortune.search.expectation.features import latency_features
+from ortune.search.warm_start import COUNT, MOST, joined, ours, tallied
 
 FACTS = Facts({"Conv": 9}, 9, 5_000_000, 1, {}, 17, 8, (), ())
 

@@ -14,9 +14,8 @@ from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
 from ortune.core.study import Study
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import Ledger, read_header, write_ending, write_header
-from ortune.search.earlier.machine_record import MachineRecord
-from ortune.search.earlier.warm_start import begun, concluded, learn, record_for
 from ortune.search.request import Optimize
+from ortune.search.warm_start import MachineRecord, begun, concluded, learn, record_for
 
 PAID = Paid((PlanTally(("conv", "small"), {"kind:cpu": 1.0, "clean:": 1.0}, 1, -0.5),))
 SHARES = {"Conv": 0.9, "Relu": 0.1}

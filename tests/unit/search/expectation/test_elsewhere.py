@@ -15,12 +15,12 @@ from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Proposal
-from ortune.search.earlier.tallies import joined, tallied
-from ortune.search.expectation import fitted
-from ortune.search.expectation.elsewhere import elsewhere, model_kind
+from ortune.search.expectation import priors
 from ortune.search.expectation.expectations import Expectations
 from ortune.search.expectation.features import latency_features
+from ortune.search.expectation.priors import elsewhere, model_kind
 from ortune.search.expectation.surrogate import Normal
+from ortune.search.warm_start import joined, tallied
 
 EVERY = [
     Plan(recipe, backend)
@@ -54,7 +54,7 @@ def expected(one: Plan, paid: Paid = NOTHING) -> Normal:
 def deviation(paid: Paid, facts: Facts = FACTS) -> float:
     """Return how far a model of these facts may lie from the only tally."""
     (found,) = elsewhere(paid, facts)
-    return found.features["elsewhere:hint:cpu"] * fitted.load().part("latency", "elsewhere:").sd
+    return found.features["elsewhere:hint:cpu"] * priors.load().part("latency", "elsewhere:").sd
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_more_searches_tell_more_closely(count: int, squares: float) -> None:
 
 
 def test_one_search_says_little_and_many_alike_a_lot() -> None:
-    usual = fitted.load().numbers["between models"]
+    usual = priors.load().numbers["between models"]
     assert deviation(Paid((ONE,))) == pytest.approx(usual * math.sqrt(2))
     assert deviation(Paid((replace(ONE, searches=20),))) < 0.1
 

@@ -14,8 +14,8 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Plan
 from ortune.recipe.space import Space, Target
-from ortune.search.earlier.tallies import FEATURES, plain
 from ortune.search.expectation.features import latency_features
+from ortune.search.warm_start import FEATURES, plain
 from ortune.workloads.latency import Latency
 
 

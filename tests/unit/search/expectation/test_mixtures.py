@@ -23,9 +23,17 @@ from ortune.regions.choice import mixed
 from ortune.regions.survey import RegionCost, SharedCost, Survey
 from ortune.search.expectation.durations import Durations
 from ortune.search.expectation.expectations import Expectations, Expected
-from ortune.search.expectation.mixtures import MOST, Mixing, Mixture, expected_mixtures, mixtures
+from ortune.search.expectation.mixtures import (
+    MOST,
+    Bases,
+    Mixing,
+    Mixture,
+    expected_mixtures,
+    longest_s,
+    mixtures,
+    surveys,
+)
 from ortune.search.expectation.surrogate import Normal
-from ortune.search.expectation.surveying import Bases, longest_s, surveys
 from ortune.search.policy import View
 from ortune.workloads.latency import Latency
 

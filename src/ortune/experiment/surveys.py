@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeAlias
 
 from ortune.backends.cpu import Cpu
-from ortune.core.errors import OrtuneError, Refused
+from ortune.core.atomic_write import append_line, cut_torn, reported, whole_lines
+from ortune.core.errors import BadData, OrtuneError, Refused
 from ortune.core.event import Note, Progress, Sink
+from ortune.core.plugins import codec, stored
 from ortune.core.step import Quantizer, Recipe, Step
-from ortune.core.trial import Plan
+from ortune.core.trial import Interval, Plan
 from ortune.core.workload import spread
 from ortune.data.stream import Stream
 from ortune.experiment import measure
@@ -22,7 +27,6 @@ from ortune.experiment.build import Files, build_all
 from ortune.experiment.context import Context
 from ortune.experiment.keys import job_key
 from ortune.experiment.ledger import read_trials
-from ortune.experiment.surveys.journal import Begun, Compared, Entry, SurveyProgress
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import Worker, WorkerFailed, worker_folder
 from ortune.measurement.timing import stats
@@ -37,6 +41,7 @@ from ortune.regions.costs import (
     MOST,
     NONE,
     UNKNOWN,
+    AccuracyCost,
     AccuracyRuns,
     Loss,
     Scored,
@@ -44,8 +49,169 @@ from ortune.regions.costs import (
     time_shares,
 )
 from ortune.regions.grouping import By
-from ortune.regions.survey import RegionCost, SharedCost, Survey, SurveyRequest
+from ortune.regions.survey import MixtureTried, RegionCost, SharedCost, Survey, SurveyRequest
 from ortune.regions.switched import Form, Forms, as_given, prepare
+
+NAME = "regions.jsonl"
+FOLDER = "surveys"
+"""In a run's folder, with a file ``KEY.jsonl`` a survey."""
+_RECORDS: dict[str, type[Survey | MixtureTried]] = {"survey": Survey, "mixture": MixtureTried}
+_FORMER = {"mixture": ("correction", "stored")}
+"""Fields that older versions wrote, by kind of record; nothing reads them any more."""
+
+
+class RegionJournal:
+    """What a run knows of regions."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / NAME
+        cut_torn(self._path)
+        self.known: list[Survey] = []
+        self.mixtures: list[MixtureTried] = []
+        for record in read(root):
+            self._keep(record)
+
+    def add(self, record: Survey | MixtureTried) -> None:
+        """Record it; it is on disk when this returns.
+
+        Raises:
+            OrtuneError: The file cannot be written.
+        """
+        kind = next(name for name, cls in _RECORDS.items() if isinstance(record, cls))
+        line = {kind: codec.encode(record)}
+        append_line(self._path, json.dumps(line, separators=(",", ":")))
+        self._keep(record)
+
+    def _keep(self, record: Survey | MixtureTried) -> None:
+        if isinstance(record, Survey):
+            self.known.append(record)
+        else:
+            self.mixtures.append(record)
+
+
+def read(root: Path) -> list[Survey | MixtureTried]:
+    """Return what a run's journal holds; a last line that is being written is left out.
+
+    Raises:
+        BadData: It cannot be read, or holds settings that a file may not set.
+    """
+    path = root / NAME
+    return [_record(line, path) for line in whole_lines(path)]
+
+
+def _record(line: bytes, path: Path) -> Survey | MixtureTried:
+    try:
+        ((kind, fields),) = stored.loads(line).items()
+        if kind not in _RECORDS:
+            raise ValueError(f"'{kind}' is no record of regions")
+        stored.demand(fields, kind, fix=stored.DISTRUST, signed=True)
+        for name in _FORMER.get(kind, ()):
+            fields.pop(name, None)
+        return codec.decode(_RECORDS[kind], fields)
+    except OrtuneError as error:
+        raise BadData(f"{path} cannot be read: {error.what}", fix=error.fix) from None
+    except (ValueError, AttributeError) as error:
+        raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
+
+
+# --- progress of one survey ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How a survey takes its costs.
+
+    Attributes:
+        samples: That each region is run on: places among those of the search.
+        whole: What all regions cost together.
+    """
+
+    samples: tuple[int, ...]
+    whole: Interval
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The plan's latency over the original's, where no trial tells."""
+
+    ratio: Interval
+
+
+Entry: TypeAlias = Begun | Compared | AccuracyCost | SharedCost
+_ENTRIES: dict[str, type[Entry]] = {
+    "begun": Begun,
+    "compared": Compared,
+    "cost": AccuracyCost,
+    "shared": SharedCost,
+}
+
+
+class SurveyProgress:
+    """The measured parts of one survey.
+
+    Attributes:
+        shared: Two regions -> what of their costs is the same.
+        seconds: That they took, those of a survey that was killed too.
+    """
+
+    def __init__(self, root: Path, key: str) -> None:
+        """Read what there is; a torn last line is cut off.
+
+        Raises:
+            BadData: The file cannot be read, or an older version wrote it.
+        """
+        self._path = root / FOLDER / f"{key}.jsonl"
+        self.begun: Begun | None = None
+        self.compared: Compared | None = None
+        self.costs: dict[str, AccuracyCost] = {}
+        self.shared: dict[tuple[str, str], SharedCost] = {}
+        self.seconds = 0.0
+        cut_torn(self._path)
+        for line in whole_lines(self._path):
+            self._keep(*_entry(line, self._path))
+
+    def add(self, entry: Entry, seconds: float) -> None:
+        """Record a part that took so long; it is on disk when this returns.
+
+        Raises:
+            OrtuneError: The file cannot be written.
+        """
+        kind = next(name for name, cls in _ENTRIES.items() if isinstance(entry, cls))
+        line = {kind: codec.encode(entry), "seconds": seconds}
+        with reported(self._path):
+            self._path.parent.mkdir(exist_ok=True)
+        append_line(self._path, json.dumps(line, separators=(",", ":")))
+        self._keep(entry, seconds)
+
+    def _keep(self, entry: Entry, seconds: float) -> None:
+        self.seconds += seconds
+        match entry:
+            case Begun():
+                self.begun = entry
+            case Compared():
+                self.compared = entry
+            case AccuracyCost():
+                self.costs[entry.region] = entry
+            case SharedCost():
+                self.shared[entry.one, entry.two] = entry
+
+
+def unfinished_s(root: Path, finished: Collection[str]) -> float:
+    """Return the seconds that went into surveys which were killed, of a run."""
+    keys = (path.stem for path in sorted((root / FOLDER).glob("*.jsonl")))
+    return sum(SurveyProgress(root, key).seconds for key in keys if key not in finished)
+
+
+def _entry(line: bytes, path: Path) -> tuple[Entry, float]:
+    try:
+        content = stored.loads(line)
+        seconds = float(content.pop("seconds"))
+        ((kind, fields),) = content.items()
+        return codec.decode(_ENTRIES[kind], fields), seconds
+    except (OrtuneError, ValueError, KeyError, AttributeError, TypeError) as error:
+        why = error.what if isinstance(error, OrtuneError) else error
+        raise BadData(f"{path} cannot be read: {why}", fix=f"remove {path}") from None
+
 
 LATE = "no time was left to measure it"
 """The error of a region that was not reached."""
@@ -76,8 +242,6 @@ def survey(
     Args:
         wanted: The plan; its deciding quantizer must leave nodes out by name.
         seconds: That it may take; what does not fit is left unmeasured and says so.
-        live: The original, at work.
-        by: What is taken at a time.
 
     Raises:
         BaselineFailed: The original does not run any more.
@@ -173,9 +337,9 @@ class _Survey:
 
     def _built(self, steps: Sequence[Step]) -> Path:
         """Return the model as some of the recipe's first steps make it."""
-        cache, source = self._context.root / "artefacts", self._context.models[MAIN]
-        recipe = Recipe("before", tuple(steps))
-        return build_in(cache, source, recipe, self._context.materials[MAIN], sink=self._sink).path
+        context, recipe = self._context, Recipe("before", tuple(steps))
+        cache, material = context.root / "artefacts", context.materials[MAIN]
+        return build_in(cache, context.models[MAIN], recipe, material, sink=self._sink).path
 
     def _forms(self, given: Path, *, joint: bool = True) -> tuple[Forms, Path]:
         """Return the forms, and the model in float that they were made of.
@@ -184,25 +348,25 @@ class _Survey:
             given: The model as the deciding step gets it: with rounded weights it is no model in
                 float any more, unless rounding changed more than constants.
         """
-        plain = self._built(before_rounding(self._before))
-        if plain != given:
-            try:
-                return self._forms_of(plain, given, joint=joint), plain
-            except Refused:
-                pass
-        return self._forms_of(given, given, joint=joint), given
-
-    def _forms_of(self, plain: Path, given: Path, *, joint: bool) -> Forms:
         ranges = self._context.root / "artefacts" / "ranges" / file.digest(given)[:16]
         self._sink(Progress("quantizing regions alone"))
-        return prepare(
-            *(plain, self._step, self._context.materials[MAIN], self._folder),
-            ranges=ranges,
-            by=self._by,
-            joint=joint,
-            rounded=None if plain == given else given,
-            sink=self._sink,
-        )
+
+        def made(plain: Path) -> tuple[Forms, Path]:
+            forms = prepare(
+                *(plain, self._step, self._context.materials[MAIN], self._folder),
+                ranges=ranges,
+                by=self._by,
+                joint=joint,
+                rounded=None if plain == given else given,
+                sink=self._sink,
+            )
+            return forms, plain
+
+        plain = self._built(before_rounding(self._before))
+        if plain != given:
+            with suppress(Refused):
+                return made(plain)
+        return made(given)
 
     # --- time -------------------------------------------------------------------------------
 
@@ -241,7 +405,6 @@ class _Survey:
 
         Args:
             plain: The model that the forms were made of.
-            whole: The plan's model.
             planned: As many samples are run as fit until then.
             latest: No region is begun after it.
 

@@ -1,32 +1,106 @@
-"""The record of what paid on this machine: a small file for every kind of it.
-
-It lies below the cache folder of the user, holds no name of a model, a file or a function, and is
-never needed: what cannot be read or written is said once and left out. Whatever lies there is
-checked before it is used: sizes, words and numbers are bounded, and it must name this very kind.
-"""
+"""A search begins with what paid on this kind of machine before, and leaves what paid in it."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ortune.core.atomic_write import held, remove, write_text
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData, OrtuneError
+from ortune.core.event import Note, Sink
+from ortune.core.facts import Facts
 from ortune.core.hardware.paid import Paid, PlanTally
 from ortune.core.outputs import caches
-from ortune.core.plugins.plugin import digest, encode
+from ortune.core.plugins.plugin import Plugin, digest, encode
 from ortune.core.step import AS_IS
-from ortune.core.trial import Plan
+from ortune.core.study import Study
+from ortune.core.trial import BESIDE, Plan, Trial
+from ortune.core.wording import count
 from ortune.core.workload import Workload
-from ortune.search.earlier import tallies
+from ortune.experiment.context import Context
+from ortune.experiment.ledger import read_header, read_study, write_header
+from ortune.measurement.capabilities import capabilities
 from ortune.search.expectation.features import chosen, latency_features
+from ortune.search.expectation.priors import model_kind
+from ortune.search.expectation.surrogate import Features
+from ortune.search.request import Optimize
+
+MOST = 256
+"""Tallies of a kind of machine; those that were added to longest ago are forgotten first."""
+COUNT = 32
+"""Searches from which on a tally is halved: what is older counts less and less."""
+FEATURE = re.compile(r"[a-z@]+(:[\w.@-]*(/\w+)?(=[\w.,()\[\]' -]*)?)?", re.ASCII)
+LONGEST, FEATURES = 80, 24
+"""Characters of a feature, and features of a tally, at most."""
+
+
+def tallied(trials: Sequence[Trial], facts: Facts) -> Paid:
+    """Count the timed trials of one search, like plans together: each tally is of one search.
+
+    The original and plans with a plugin of the user's are left out.
+    """
+    found: dict[tuple[str, ...], tuple[Features, list[float]]] = {}
+    for trial in {trial.key: trial for trial in trials}.values():  # a finalist's is the last
+        plan, ratio = trial.plan, trial.ratio.value if trial.ratio else 0.0
+        if (
+            trial.stage in ("baseline", BESIDE)
+            or ratio <= 0
+            or not ours(plan.backend, *plan.recipe.steps)
+        ):
+            continue
+        made = latency_features(plan, public=True)
+        if len(made) <= FEATURES and all(map(plain, made)):
+            found.setdefault(tuple(made), (made, []))[1].append(math.log(ratio))
+    model, newest = model_kind(facts), list(reversed(found.values()))[:MOST]
+    return Paid(tuple(PlanTally(model, made, mean=fmean(some)) for made, some in newest))
+
+
+def joined(paid: Paid, more: Paid) -> Paid:
+    """Add what a search found to what was known."""
+    known = {one.key: one for one in paid.tallies}
+    new = [_added(known.pop(one.key, None), one) for one in more.tallies]
+    return Paid((*new, *known.values())[:MOST])
+
+
+def plain(feature: str) -> bool:
+    """Whether a feature has a form that may be recorded."""
+    return len(feature) <= LONGEST and FEATURE.fullmatch(feature) is not None
+
+
+def ours(*plugins: Plugin) -> bool:
+    """Whether plugins and those in their fields are ortune's: the names of others may tell."""
+    for one in plugins:
+        values = (getattr(one, field.name) for field in fields(one))
+        inner = (value for value in values if isinstance(value, Plugin))
+        if not type(one).__module__.startswith("ortune.") or not ours(*inner):
+            return False
+    return True
+
+
+def _added(known: PlanTally | None, new: PlanTally) -> PlanTally:
+    """Join two tallies; after Chan, Golub and LeVeque, 1979, for the squares.
+
+    One of many searches is halved, so that those to come count for more.
+    """
+    if known is None:
+        return new
+    searches = known.searches + new.searches
+    share, apart = new.searches / searches, new.mean - known.mean
+    mean = known.mean + share * apart
+    squares = known.squares + new.squares + known.searches * share * apart**2
+    if searches >= COUNT:
+        searches, squares = searches // 2, squares / 2
+    return replace(known, searches=searches, mean=mean, squares=squares)
+
 
 FORMAT = 1
 _LARGEST = 1024 * 1024
@@ -66,7 +140,7 @@ def machine_kind(
     CPU, runtimes to their second number, what ratios are to, and what is measured. None where
     the baseline or the workload is a plugin of the user's: their names are not recorded.
     """
-    if not tallies.ours(baseline, workload):
+    if not ours(baseline, workload):
         return None
     versions = {
         name: ".".join(offered.versions[name].split(".")[:2])
@@ -80,12 +154,7 @@ def machine_kind(
 
 @dataclass(frozen=True)
 class MachineRecord:
-    """The file of one kind of machine.
-
-    Attributes:
-        path: Of the file.
-        kind: See `machine_kind`.
-    """
+    """The file of one kind of machine."""
 
     path: Path
     kind: Mapping[str, str]
@@ -131,7 +200,7 @@ class MachineRecord:
                 known = self.read()
             except BadData:
                 known = Paid()
-            write_text(self.path, written(tallies.joined(known, found), self.kind), durable=False)
+            write_text(self.path, written(joined(known, found), self.kind), durable=False)
             for old in kept()[_FILES:]:
                 remove(old)
 
@@ -169,7 +238,7 @@ def parsed(data: bytes, kind: Mapping[str, str]) -> Paid:
     if told.get("kind") != dict(kind):
         raise ValueError("it is of another machine")
     rows = told.get("tallies")
-    if not isinstance(rows, list) or len(rows) > tallies.MOST:
+    if not isinstance(rows, list) or len(rows) > MOST:
         raise ValueError("its list of tallies is missing or too long")
     found = tuple(map(_tally, rows))
     if len({one.key for one in found}) < len(found):
@@ -184,9 +253,9 @@ def _tally(row: Any) -> PlanTally:
     model, made = row["model"], row["features"]
     if not isinstance(model, list) or len(model) != 2:
         raise ValueError("a tally is of no kind of model")
-    if not isinstance(made, dict) or not 1 <= len(made) <= tallies.FEATURES:
+    if not isinstance(made, dict) or not 1 <= len(made) <= FEATURES:
         raise ValueError("a tally has no features, or too many")
-    if not all(isinstance(one, str) and tallies.plain(one) for one in (*model, *made)):
+    if not all(isinstance(one, str) and plain(one) for one in (*model, *made)):
         raise ValueError("a tally has features of another form")
     for weight in made.values():
         _demand_number("a weight", weight, (0.0, 1.0))
@@ -201,3 +270,63 @@ def _demand_number(name: str, value: Any, bounds: tuple[float, float]) -> None:
         raise ValueError(f"{name} is not a number")
     if not (bounds[0] <= value <= bounds[1] and math.isfinite(value)):
         raise ValueError(f"{name} is out of bounds")
+
+
+def record_for(asked: Optimize) -> MachineRecord | None:
+    """Return the record for a job on this machine; None where it is off or has no place."""
+    if not asked.warm_start:
+        return None
+    original = asked.original
+    return MachineRecord.of(machine_kind(original, asked.driven, capabilities(original)))
+
+
+def begun(
+    context: Context, record: MachineRecord | None, sink: Sink, *, by_region: bool = True
+) -> Context:
+    """Return the context with all that the run knows before its first trial: its header's.
+
+    Before that trial the record is copied into the header; later the header alone counts, so that
+    a run goes on, or is replayed, whatever the record says by then.
+
+    Args:
+        by_region: Whether this command lets plans differ in precision by region.
+    """
+    header = read_header(context.root)
+    assert header is not None, "a prepared run has a header"
+    if record is not None and not (context.root / "ledger.jsonl").is_file():
+        header = replace(header, paid=_read_noted(record, sink))
+        write_header(context.root, header)
+    return replace(
+        context,
+        paid=header.paid,
+        by_operator=header.by_operator,
+        by_region=by_region and header.by_region,
+    )
+
+
+def _read_noted(record: MachineRecord, sink: Sink) -> Paid:
+    try:
+        found = record.read()
+    except BadData as error:
+        sink(Note(error.what))
+        return Paid()
+    if found.tallies:
+        many = count(len(found.tallies), "kind")
+        text = f"known from earlier searches on this kind of machine: {many} of plans"
+        sink(Note(f"{text} ({record.path}; --no-warm-start leaves it out)"))
+    return found
+
+
+def concluded(root: Path) -> bool:
+    """Whether an earlier command brought the run to its end: then its trials are counted."""
+    with suppress(OrtuneError):
+        return read_study(root).finished != "interrupted"
+    return False
+
+
+def learn(study: Study, record: MachineRecord, sink: Sink) -> None:
+    """Add what paid to the record of the machine; a record that cannot be written is said."""
+    try:
+        record.add(tallied(study.trials, study.header.facts))
+    except OrtuneError as error:
+        sink(Note(f"what paid is not recorded: {error.what}"))

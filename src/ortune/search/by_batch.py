@@ -8,20 +8,106 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from ortune.core.errors import BadData, BadSettings
-from ortune.core.event import Note, Sink
+from ortune.core.event import Note, Sink, TrialStarted
 from ortune.core.facts import Facts
 from ortune.core.study import Study
-from ortune.core.trial import Score, Status, Trial
+from ortune.core.trial import Interval, Score, Status, Trial
 from ortune.core.wording import count
 from ortune.data.batches import check
+from ortune.experiment import measure
+from ortune.experiment.build import build_all
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import Ledger
-from ortune.measurement.process import WorkerFailed
-from ortune.measurement.timing.pairs import BaselineFailed
-from ortune.search.batches.at_batch import AtBatch
+from ortune.measurement.process import Worker, WorkerFailed
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming, time_pair
+from ortune.measurement.timing.turns import ready
 from ortune.search.compare import apart, finalists
 from ortune.search.request import Optimize
 from ortune.sections.batches import own_batch
+
+
+@dataclass
+class AtBatch:
+    """One batch: the trials so far, and how plans become more of them."""
+
+    batch: int
+    context: Context
+    ledger: Ledger
+    pair_seconds: float
+    sink: Sink
+
+    @contextmanager
+    def live(self) -> Iterator[Worker]:
+        """Start the original. Raises WorkerFailed: it does not run at this batch."""
+        with self._original() as worker:
+            ready(worker)
+            yield worker
+
+    def original(self, trial: Trial, live: Worker) -> None:
+        """Time the original against itself: what this batch calls equal."""
+        with self._original() as worker:
+            started = ready(worker)
+            pair = time_pair(live, worker, self._effort())
+        made = measure.measurement(started, [pair])
+        self._record(replace(trial, measurement=made, ratio=Interval(1.0, 1.0, 1.0)))
+
+    def look(self, trial: Trial, live: Worker) -> Trial:
+        """Time a plan in one pair; whatever happens is a trial.
+
+        One that was never scored, as it was slower at the search's batch, is scored if it is not
+        slower here.
+
+        Raises:
+            OrtuneError: Its model cannot be built any more.
+        """
+        self.sink(TrialStarted(trial.plan, f"batch {self.batch}"))
+        seen = measure.attempt(
+            self.context,
+            trial.key,
+            trial.plan,
+            build_all(self.context, trial.plan, self.sink),
+            self.context.parts["search"],
+            live,
+            self._effort(),
+            self.sink,
+            scored="never" if trial.scores else "unless slower",
+        )
+        scores = () if seen.status is Status.FAILED else seen.scores or trial.scores
+        made = replace(seen, scores=scores, stage=trial.stage, proposed=trial.proposed)
+        return self._record(measure.concluded(self.context, made, self._learnt(trial)))
+
+    def confirm(self, trial: Trial) -> Trial:
+        """Time a plan in fresh pairs; its accuracy is as it was scored.
+
+        Raises:
+            OrtuneError: Its model cannot be built any more.
+        """
+        self.sink(TrialStarted(trial.plan, f"batch {self.batch}"))
+        files = build_all(self.context, trial.plan, self.sink)
+        effort, learnt = claiming(self.pair_seconds), self._learnt(trial)
+        made = measure.finalist(
+            *(self.context, trial, files, stats.PAIRS, effort, self.sink, learnt),
+            known=trial.scores,
+        )
+        return self._record(replace(made, stage=trial.stage, proposed=trial.proposed))
+
+    def _learnt(self, trial: Trial) -> stats.Learnt:
+        return measure.learnt(self.ledger.trials, but=trial.key)
+
+    def _record(self, trial: Trial) -> Trial:
+        self.ledger.append(trial)
+        said = trial.why if trial.ratio is None else f"{trial.ratio}"
+        self.sink(Note(f"batch {self.batch}: {trial.plan}: {said}"))
+        return trial
+
+    def _original(self) -> Worker:
+        context = self.context
+        return measure.start(context, context.models, context.job.baseline, "baseline")
+
+    def _effort(self) -> Effort:
+        return Effort(seconds=self.pair_seconds, decide=False, burst=0.1)
+
 
 SHARE = 0.3
 """Of the time: what the batches get; the search has the rest."""
@@ -32,11 +118,7 @@ _FIRST = 2
 
 
 def demand(asked: Optimize, facts: Facts) -> None:
-    """Refuse batches that the model, the data or the workload cannot have.
-
-    Raises:
-        BadSettings: One of them cannot.
-    """
+    """Refuse batches that the model, the data or the workload cannot have: raise BadSettings."""
     if asked.evaluate:
         raise BadSettings(
             "--batches stacks samples, and --evaluate makes its own calls",
@@ -73,14 +155,7 @@ def leading(study: Study) -> list[Trial]:
 
 @dataclass
 class Sweep:
-    """Times leading plans at batches, and confirms the best of each in fresh pairs.
-
-    Attributes:
-        study: What the search found.
-        left: Tells the seconds that are left.
-        pair_seconds: Seconds of timing that a pair gets.
-        notes: What could not be timed, for the report.
-    """
+    """Times leading plans at batches, and confirms the best of each in fresh pairs."""
 
     context: Context
     study: Study

@@ -1,1 +1,0 @@
-"""Regions of a plan measured one at a time, and the journal of it in the run's folder."""

@@ -1,1 +1,0 @@
-"""The leading plans of a search at other batches."""

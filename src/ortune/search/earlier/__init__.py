@@ -1,1 +1,0 @@
-"""What earlier searches on this kind of machine leave to the next."""
