@@ -88,11 +88,7 @@ def check(batch: int, inputs: Sequence[TensorSpec]) -> None:
 
 
 def units(
-    block: NamedArrays,
-    inputs: Sequence[TensorSpec],
-    *,
-    splits: bool,
-    spared: Collection[str] = (),
+    block: NamedArrays, inputs: Sequence[TensorSpec], *, splits: bool, spared: Collection[str] = ()
 ) -> Iterator[Unit]:
     """Check a block against the inputs and cut it into rows, where its inputs share them.
 
@@ -118,7 +114,27 @@ def units(
     held = [((1, *c.shape[1:]) if shared else c.shape, c.dtype) for c in columns.values()]
     sizes.demand(sizes.total_bytes(held), block.where)
     if shared:
-        yield from _rows(block.where, columns, label, group)
+        count = next(iter(columns.values())).shape[0]
+        if label is not None and label.shape[0] != count:
+            raise BadData(
+                f"{block.where}: wrong number of labels: Got {label.shape[0]}, expected {count}",
+                fix="give one label a row",
+            )
+        single = group is None or not group.shape or group.shape[0] != count
+        named = None if group is None or not single else _group(block.where, group)
+        streams = [column.rows() for column in columns.values()]
+        labels = itertools.repeat(None) if label is None else label.rows()
+        groups = itertools.repeat(None) if group is None or single else group.rows()
+        for at, (parts, own, member) in enumerate(
+            zip(zip(*streams, strict=True), labels, groups, strict=False)
+        ):
+            yield Unit(
+                block.where if count == 1 else f"{block.where} row {at}",
+                dict(zip(columns, parts, strict=True)),
+                True,
+                None if own is None else plain(own[0]),
+                named if member is None else str(plain(member)),
+            )
         return
     tensors = {name: column.read() for name, column in columns.items()}
     spelled = None if group is None else _group(block.where, group)
@@ -160,32 +176,6 @@ def stacked(found: Iterable[Unit], size: int, note: Note) -> Iterator[Unit]:
         note(
             "the model takes "
             f"{wording.count(size, 'row')} at once: {dropped} left over and not used"
-        )
-
-
-def _rows(
-    where: str, columns: dict[str, Column], label: Column | None, group: Column | None
-) -> Iterator[Unit]:
-    count = next(iter(columns.values())).shape[0]
-    if label is not None and label.shape[0] != count:
-        raise BadData(
-            f"{where}: wrong number of labels: Got {label.shape[0]}, expected {count}",
-            fix="give one label a row",
-        )
-    single = group is None or not group.shape or group.shape[0] != count
-    name = None if group is None or not single else _group(where, group)
-    streams = [column.rows() for column in columns.values()]
-    labels = itertools.repeat(None) if label is None else label.rows()
-    groups = itertools.repeat(None) if group is None or single else group.rows()
-    for at, (parts, own, member) in enumerate(
-        zip(zip(*streams, strict=True), labels, groups, strict=False)
-    ):
-        yield Unit(
-            where if count == 1 else f"{where} row {at}",
-            dict(zip(columns, parts, strict=True)),
-            True,
-            None if own is None else plain(own[0]),
-            name if member is None else str(plain(member)),
         )
 
 

@@ -34,10 +34,7 @@ def tensors(inputs: Sequence[TensorSpec]) -> None:
 
 
 def names(
-    where: str,
-    found: Collection[str],
-    inputs: Sequence[TensorSpec],
-    spared: Collection[str] = (),
+    where: str, found: Collection[str], inputs: Sequence[TensorSpec], spared: Collection[str] = ()
 ) -> None:
     """Check that exactly the model's inputs are there; `spared` ones may be left out.
 

@@ -56,7 +56,12 @@ def derive(
     if not outputs or not all(outputs.values()):
         raise BadData("no outputs to derive a budget from", fix="give one with --budget")
     for name, arrays in outputs.items():
-        _no_nan(name, arrays)
+        for at, values in enumerate(arrays):
+            if not _exact(arrays) and np.isnan(values.astype(np.float64)).any():
+                raise BadData(
+                    f"the model's own output '{name}' holds NaN on sample {at}",
+                    fix="check the samples, or give a budget on another output with --budget",
+                )
     if labels is not None and (best := _labelled(outputs, labels)):
         alone = len([name for name in outputs if _columns(outputs[name])]) == 1
         metric = "top1" if alone else f"top1(output={json.dumps(best)})"
@@ -145,15 +150,6 @@ def _unit(arrays: Arrays) -> bool:
         return False
     norms = [np.linalg.norm(array.astype(np.float64), axis=-1) for array in arrays]
     return all(np.allclose(norm, 1, rtol=0, atol=_TOLERANCE) for norm in norms)
-
-
-def _no_nan(name: str, arrays: Arrays) -> None:
-    for at, array in enumerate(arrays):
-        if not _exact(arrays) and np.isnan(array.astype(np.float64)).any():
-            raise BadData(
-                f"the model's own output '{name}' holds NaN on sample {at}",
-                fix="check the samples, or give a budget on another output with --budget",
-            )
 
 
 def _dims(arrays: Arrays) -> str:

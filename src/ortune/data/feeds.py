@@ -154,8 +154,20 @@ class _Loading:
                 if spec.name in unit.tensors
             }
             self.digests.append(digest(sample))
-            self._keep(unit)
-            self._tell()
+            for name, value, kept in (
+                ("label", unit.label, self.labels),
+                ("group", unit.group, self.groups),
+            ):
+                if value is not None:
+                    kept.append(value)
+                if self._labels is None and len(kept) not in (0, len(self.digests)):
+                    raise BadData(
+                        f"{unit.where}: some samples have a {name}, others have none",
+                        fix=f"give every sample a {name}",
+                    )
+            if monotonic() - self._told > TOLD_S:
+                self._told = monotonic()
+                self._sink(Progress("reading samples", len(self.digests)))
             yield sample
         if not self.digests:
             few = f"fewer rows than the {rows} that the model takes at once"
@@ -163,11 +175,6 @@ class _Loading:
                 f"no samples in {shown}" + (f": {few}" if self.notes and (rows or 0) > 1 else ""),
                 fix="give at least one sample",
             )
-
-    def _tell(self) -> None:
-        if monotonic() - self._told > TOLD_S:
-            self._told = monotonic()
-            self._sink(Progress("reading samples", len(self.digests)))
 
     def _units(self, blocks: Iterable[NamedArrays], rows: int | None) -> Iterator[Unit]:
         """Yield rows and whole blocks, with labels and groups from the file where one is given."""
@@ -194,17 +201,3 @@ class _Loading:
         groups = self._groups
         group = groups[at] if groups is not None and at < len(groups) else unit.group
         return replace(unit, label=label, group=group)
-
-    def _keep(self, unit: Unit) -> None:
-        """Keep label and group: all samples have one, or none has."""
-        for name, value, kept in (
-            ("label", unit.label, self.labels),
-            ("group", unit.group, self.groups),
-        ):
-            if value is not None:
-                kept.append(value)
-            if self._labels is None and len(kept) not in (0, len(self.digests)):
-                raise BadData(
-                    f"{unit.where}: some samples have a {name}, others have none",
-                    fix=f"give every sample a {name}",
-                )

@@ -121,10 +121,7 @@ def _of_kind(files: Sequence[Path], suffixes: frozenset[str]) -> list[Path]:
 
 
 def _per_input(
-    folder: Path,
-    parts: Sequence[Path],
-    inputs: Sequence[TensorSpec],
-    needed: Sequence[TensorSpec],
+    folder: Path, parts: Sequence[Path], inputs: Sequence[TensorSpec], needed: Sequence[TensorSpec]
 ) -> Iterator[NamedArrays]:
     """Read D/NAME.npy (stacked samples) or D/NAME/*.npy (one block a file, in name order)."""
     known = checks.by_name(inputs)
@@ -182,9 +179,7 @@ def _lines(path: Path, inputs: Sequence[TensorSpec]) -> Iterator[NamedArrays]:
 
 
 def _called(
-    function: Callable[[], Iterable[Mapping[str, Any]]],
-    shown: str,
-    inputs: Sequence[TensorSpec],
+    function: Callable[[], Iterable[Mapping[str, Any]]], shown: str, inputs: Sequence[TensorSpec]
 ) -> Iterator[NamedArrays]:
     try:
         for at, item in enumerate(function()):

@@ -183,11 +183,7 @@ def _wanted(
 
 
 def _answers(
-    model: Path,
-    samples: Sequence[Tensors],
-    folder: Path,
-    label: str,
-    custom_ops: tuple[str, ...],
+    model: Path, samples: Sequence[Tensors], folder: Path, label: str, custom_ops: tuple[str, ...]
 ) -> list[Tensors]:
     """Run a model on samples.
 

@@ -270,11 +270,7 @@ class Work:
             stream, checked = self.material.feeds.stream, self.material.checked
             try:
                 self._wanted = compare.reference(
-                    source,
-                    stream,
-                    checked,
-                    self._folder,
-                    custom_ops=self.material.custom_ops,
+                    source, stream, checked, self._folder, custom_ops=self.material.custom_ops
                 )
             except WorkerFailed as error:
                 return f"the source does not run on the samples: {error.failure.reason}"

@@ -232,11 +232,7 @@ class AccuracyRuns:
             worker.ask("load")
             worker.ask("score", indices=indices, metrics=[], save=kept)
         answer = self._worker.ask(
-            "score",
-            indices=indices,
-            metrics=[Snr(share=0)],
-            expected=kept,
-            given=self._switches(),
+            "score", indices=indices, metrics=[Snr(share=0)], expected=kept, given=self._switches()
         )
         same = Snr(share=0).aggregate(np.asarray(answer["records"][0], np.float64))
         if not same >= EXACT_DB:

@@ -48,12 +48,7 @@ FUSED = frozenset(_FUSED.split())
 _MOVED = "Flatten Identity MaxPool Pad Reshape Slice Split Squeeze Transpose Unsqueeze"
 _MOVES = frozenset(_MOVED.split())
 """Operators behind which values are the same ones."""
-_FLOATS = (
-    ir.DataType.FLOAT,
-    ir.DataType.FLOAT16,
-    ir.DataType.BFLOAT16,
-    ir.DataType.DOUBLE,
-)
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import catalog, codec
@@ -38,7 +37,10 @@ def fixing(context: Context) -> Transform:
         raise Unfixed("runs of several samples are timed, and single ones scored")
     material = context.materials[MAIN].feeds
     streams = {context.feeds[MAIN], *((material.stream,) if material is not None else ())}
-    seen = _shapes(streams)
+    seen: dict[str, set[tuple[int, ...]]] = {}
+    for path in streams:
+        for input_name, shapes in Stream(path).shapes.items():
+            seen.setdefault(input_name, set()).update(shapes)
     sizes: dict[str, int] = {}
     for spec in inputs:
         for name, size in _sizes(spec, seen):
@@ -50,14 +52,6 @@ def fixing(context: Context) -> Transform:
 
 def _dynamic(spec: TensorSpec) -> tuple[int, ...]:
     return tuple(i for i, dim in enumerate(spec.shape or ()) if not isinstance(dim, int))
-
-
-def _shapes(streams: set[Path]) -> Mapping[str, set[tuple[int, ...]]]:
-    found: dict[str, set[tuple[int, ...]]] = {}
-    for path in streams:
-        for name, shapes in Stream(path).shapes.items():
-            found.setdefault(name, set()).update(shapes)
-    return found
 
 
 def _sizes(

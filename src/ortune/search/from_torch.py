@@ -58,7 +58,12 @@ def exported(asked: Optimize, root: Path) -> tuple[Optimize, tuple[Backend, ...]
     named = _named(asked)
     modules = [text for text in named if is_source(text)]
     if not modules:
-        _demand_no_options(asked)
+        options = {"--weights": asked.weights, "--input": asked.inputs, "--dynamic": asked.dynamic}
+        if used := [word for word, value in options.items() if value]:
+            raise BadSettings(
+                f"{used[0]} is of a PyTorch module, and the model is a file",
+                fix="give pkg.module:factory in place of the file, or leave it out",
+            )
         return asked, ()
     if len(named) > 1:
         raise BadSettings(
@@ -68,11 +73,7 @@ def exported(asked: Optimize, root: Path) -> tuple[Optimize, tuple[Backend, ...]
     source, folder = modules[0], root.absolute() / FOLDER
     shared = {one.name: getattr(asked, one.name) for one in fields(ModuleRequest)}
     given = Export(
-        source,
-        ranges=asked.ranges,
-        memory_limit=asked.memory_limit,
-        out=folder / _MODEL,
-        **shared,
+        source, ranges=asked.ranges, memory_limit=asked.memory_limit, out=folder / _MODEL, **shared
     )
     _export(given, folder)
     own = Path(source).suffix in (".pt", ".pth", ".ts", ".jit", ".pt2")
@@ -84,16 +85,6 @@ def exported(asked: Optimize, root: Path) -> tuple[Optimize, tuple[Backend, ...]
     return replace(asked, model=folder / _MODEL), (plain, replace(plain, compile=True))
 
 
-def _demand_no_options(asked: Optimize) -> None:
-    """Refuse options of a module with a model file: raise BadSettings."""
-    given = {"--weights": asked.weights, "--input": asked.inputs, "--dynamic": asked.dynamic}
-    if used := [word for word, value in given.items() if value]:
-        raise BadSettings(
-            f"{used[0]} is of a PyTorch module, and the model is a file",
-            fix="give pkg.module:factory in place of the file, or leave it out",
-        )
-
-
 def _export(given: Export, folder: Path) -> None:
     """Export into a folder that then holds the model, the weights and their key."""
     from ortune.exporters.export import export_module, module_source
@@ -103,12 +94,7 @@ def _export(given: Export, folder: Path) -> None:
     files = [source_file(name) for name in (given.source, module.weights)]
     texts = [digest_of(path) for path in files if path is not None]
     key = codec.digest(
-        [
-            codec.encode(module),
-            given.dynamic,
-            *texts,
-            [codec.encode(one) for one in given.inputs],
-        ]
+        [codec.encode(module), given.dynamic, *texts, [codec.encode(one) for one in given.inputs]]
     )
     known = folder / _KEY
     if known.is_file() and json.loads(known.read_text(encoding="utf-8")).get("key") == key:

@@ -90,11 +90,7 @@ class Reserve:
         return 2 * self.start_s
 
     def kept_back(
-        self,
-        candidates: Sequence[Trial],
-        finalists: int,
-        total: float,
-        left: float = math.inf,
+        self, candidates: Sequence[Trial], finalists: int, total: float, left: float = math.inf
     ) -> float:
         """Return the seconds to keep back for the finalists and the end.
 

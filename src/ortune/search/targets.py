@@ -33,7 +33,13 @@ def read_targets(on: str) -> list[Target]:
                 f"{own} runs a module of its own: no recipe for the file changes it",
                 fix="give it by --baseline, or compare by `ortune bench --on`",
             )
-        _demand_one_place([(backend.name(), place) for backend, _, place in found])
+        placed = [(backend.name(), place) for backend, _, place in found]
+        places = dict(placed)
+        if two := [name for name, place in placed if places[name] != place]:
+            raise BadSettings(
+                f"{two[0]} is asked for in two places",
+                fix="search in one; `ortune bench --environment here,NAME` times both",
+            )
         return [
             Target(backend, demanded(backend, place), given, environment=place)
             for backend, given, place in found
@@ -44,20 +50,6 @@ def read_targets(on: str) -> list[Target]:
     here = [Target(backend, found) for backend, found in offered if found.missing is None]
     others = further([target.backend for target in here])
     return [*here, *(Target(one, found, environment=place) for one, place, found in others)]
-
-
-def _demand_one_place(found: Sequence[tuple[str, str]]) -> None:
-    """Refuse one backend in two environments: a plan is known by its backend alone.
-
-    Raises:
-        BadSettings: One is.
-    """
-    places = dict(found)
-    if two := [name for name, place in found if places[name] != place]:
-        raise BadSettings(
-            f"{two[0]} is asked for in two places",
-            fix="search in one; `ortune bench --environment here,NAME` times both",
-        )
 
 
 def spelled_on(on: str, targets: Sequence[Target]) -> str:

@@ -163,12 +163,7 @@ def test_symmetric_ranges_are_cut_to_what_an_operator_can_give(tmp_path: Path) -
     )
     known = ranges_file.read(path)
     found = reuse.answers(known, model, STEP, [Probe(n, STEP.observer) for n in "xrcs"])
-    assert found == {
-        "x": Range(-127, 127),
-        "r": Range(0, 127),
-        "c": Range(0, 6),
-        "s": Range(0, 1),
-    }
+    assert found == {"x": Range(-127, 127), "r": Range(0, 127), "c": Range(0, 6), "s": Range(0, 1)}
 
 
 def test_a_name_that_survives_folding_keeps_its_values() -> None:

@@ -339,10 +339,7 @@ def test_some_labels_are_not_enough(data: Path, tmp_path: Path) -> None:
         ({"x": rows(1).astype(np.int64)}, "wrong dtype: Got int64, expected float32"),
         ({"x": rows(1).astype(np.float16)}, "wrong dtype: Got float16, expected float32"),
         ({"x": np.array([["a", "b", "c"]])}, "wrong dtype: Got str32, expected float32"),
-        (
-            {"x": np.array([[1, np.nan, 2]], np.float32)},
-            "input 'x' holds nan (not finite: 1 of 3",
-        ),
+        ({"x": np.array([[1, np.nan, 2]], np.float32)}, "input 'x' holds nan (not finite: 1 of 3"),
         ({"x": np.array([[1, 2, 3], [1, -np.inf, 2]], "f4")}, "a.npz row 1: input 'x' holds -inf"),
         ({"x": np.array([[1e300, 0, 0]])}, "input 'x' holds inf"),
     ],

@@ -76,8 +76,7 @@ def test_a_range_that_the_type_cannot_hold(tmp_path, ends) -> None:
 
 
 @pytest.mark.parametrize(
-    "shape",
-    [(10**9, 4), (2**62, 4), (-1, 4), (10**12, 0), (4, 10**12), (2**40,) * 30],
+    "shape", [(10**9, 4), (2**62, 4), (-1, 4), (10**12, 0), (4, 10**12), (2**40,) * 30]
 )
 @pytest.mark.parametrize("kind", ["npz", "npy", "folder"])
 def test_headers_that_promise_more_than_there_is(tmp_path, shape, kind) -> None:

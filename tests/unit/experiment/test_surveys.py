@@ -110,12 +110,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
     yield made
 
 
-def surveyed(
-    known: Context,
-    script: Script,
-    seconds: float = 100.0,
-    *quantizers: str,
-) -> Survey:
+def surveyed(known: Context, script: Script, seconds: float = 100.0, *quantizers: str) -> Survey:
     steps = [parse(Quantizer, one) for one in quantizers or ("int8-dynamic(min_side=8)",)]
     plan = Plan(Recipe("int8", tuple(steps)), Cpu(threads=1))
     job = known.worker_job(known.models, known.job.baseline, known.root / "live")

@@ -55,11 +55,7 @@ def test_one_that_falls_is_named_and_does_not_decide(task: tuple[Path, Path, Pat
     assert said.startswith("cosine(output=hidden) is 0.")
     assert "does not read" in said
     watched = [s.metric for s in found.scores if "output=" in s.metric]
-    assert watched == [
-        "top1(output=logits)",
-        "cosine(output=hidden)",
-        "snr(output=value)",
-    ]
+    assert watched == ["top1(output=logits)", "cosine(output=hidden)", "snr(output=value)"]
     assert not fallen(ot.verify(one, one, data=data, budget="top1(output=logits)>=base").scores)
 
 

@@ -39,11 +39,7 @@ def convolutions() -> ir.Model:
     return model_of(CONVOLUTIONS, held)
 
 
-STEPS = [
-    Int8Static(min_side=8, head=True),
-    Int8Dynamic(min_side=8),
-    Int8Weights(min_size=8),
-]
+STEPS = [Int8Static(min_side=8, head=True), Int8Dynamic(min_side=8), Int8Weights(min_size=8)]
 
 
 @pytest.mark.parametrize("step", STEPS, ids=str)

@@ -120,11 +120,7 @@ def record(
 
 
 def _drive(
-    scenario: Scenario,
-    root: Path,
-    policy: Policy,
-    log: dict[str, Any],
-    patch: pytest.MonkeyPatch,
+    scenario: Scenario, root: Path, policy: Policy, log: dict[str, Any], patch: pytest.MonkeyPatch
 ) -> None:
     """Run the loop: its `Attempts` are scripted, what is padded is given."""
     clock = Clock()
@@ -296,13 +292,7 @@ class Scripted:
         return found
 
     def _recorded(
-        self,
-        part: str,
-        plan: Plan,
-        outcome: Outcome,
-        by: Proposal,
-        *,
-        always_score: bool = False,
+        self, part: str, plan: Plan, outcome: Outcome, by: Proposal, *, always_score: bool = False
     ) -> Trial:
         """Judge as the real attempts do: accuracy first, then time."""
         blank = Trial(

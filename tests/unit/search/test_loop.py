@@ -93,9 +93,7 @@ class Warm(Given):
         return super().next(view) if told == KNOWN else None
 
 
-def test_the_policy_sees_what_was_known_before_the_first_trial(
-    run: Callable[..., Study],
-) -> None:
+def test_the_policy_sees_what_was_known_before_the_first_trial(run: Callable[..., Study]) -> None:
     study = run(Script(ratios=ratios(0.8)), PLANS[:1], Warm, KNOWN)
     assert backends(study, "search") == [1]
 

@@ -62,10 +62,7 @@ def test_a_row_of_the_history_is_a_mean_trial_of_the_search_that_was_timed() -> 
     assert Reserve([BASE, FAST, NEXT, final, died], 4.0, 0).row_s == 5.0
 
 
-@pytest.mark.parametrize(
-    ("load_ms", "start_s"),
-    [(1200, 1.0), (200, 0.0), (100, -0.1), (0, -0.2)],
-)
+@pytest.mark.parametrize(("load_ms", "start_s"), [(1200, 1.0), (200, 0.0), (100, -0.1), (0, -0.2)])
 def test_what_loads_quicker_than_the_original_starts_quicker(load_ms: int, start_s: float) -> None:
     loads = trial("loads", 0.5, 5, seconds=6.0, load_ms=load_ms)
     fixed = stats.PAIRS * (2 * 1.5 + start_s)

@@ -50,10 +50,7 @@ def wanted(
 
 
 def picture_reader(
-    folder: Path,
-    given: Mapping[str, Any] | None,
-    inputs: Sequence[TensorSpec],
-    note: Note,
+    folder: Path, given: Mapping[str, Any] | None, inputs: Sequence[TensorSpec], note: Note
 ) -> Pictures:
     """Return how pictures in a table become tensors, by ``preprocess.toml`` in a folder.
 

@@ -131,7 +131,15 @@ def sequences(
         ends = [sum(lengths[: at + 1]) for at in range(len(lengths))]
         found = [tuple(range(end - n, end)) for end, n in zip(ends, lengths, strict=True)]
     elif form == GROUP:
-        found = _grouped(count, groups)
+        if groups is None:
+            raise BadData(
+                "--sequence group: the samples have no group",
+                fix="add 'group' to every sample, or give --sequence file or a number of samples",
+            )
+        grouped: dict[str, list[int]] = {}
+        for place in range(count):
+            grouped.setdefault(groups[place], []).append(place)
+        found = [tuple(one) for one in grouped.values()]
     else:
         runs = groupby(range(count), key=lambda at: groups[at] if groups else "")
         found = [part for _, run in runs for part in _chunks(tuple(run), int(form))]
@@ -167,15 +175,3 @@ def told(found: Sequence[Sequence[int]], pairs: Sequence[Any]) -> str:
 
 def _chunks(run: tuple[int, ...], size: int) -> Iterator[tuple[int, ...]]:
     return (run[at : at + size] for at in range(0, len(run), size))
-
-
-def _grouped(count: int, groups: Sequence[str] | None) -> list[tuple[int, ...]]:
-    if groups is None:
-        raise BadData(
-            "--sequence group: the samples have no group",
-            fix="add 'group' to every sample, or give --sequence file or a number of samples",
-        )
-    found: dict[str, list[int]] = {}
-    for at in range(count):
-        found.setdefault(groups[at], []).append(at)
-    return [tuple(one) for one in found.values()]

@@ -19,12 +19,7 @@ from ortune.core.step import Recipe, Step
 from ortune.core.trial import Plan, Status, Trial
 from ortune.search.expectation import priors
 from ortune.search.expectation.durations import Durations, measured
-from ortune.search.expectation.features import (
-    families,
-    hint,
-    latency_features,
-    strain_features,
-)
+from ortune.search.expectation.features import families, hint, latency_features, strain_features
 from ortune.search.expectation.priors import Priors, elsewhere
 from ortune.search.expectation.strain import LEAST, spread, strain, together
 from ortune.search.expectation.surrogate import Normal, Observed, Surrogate

@@ -12,16 +12,7 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe, Step
-from ortune.core.trial import (
-    Block,
-    Burst,
-    Interval,
-    Measurement,
-    Pair,
-    Plan,
-    Score,
-    Verdict,
-)
+from ortune.core.trial import Block, Burst, Interval, Measurement, Pair, Plan, Score, Verdict
 from ortune.quantizers.bias_correction import BiasCorrection
 from ortune.quantizers.clip_weights import ClipWeights
 from ortune.quantizers.int8_static import Int8Static
