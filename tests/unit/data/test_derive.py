@@ -111,14 +111,6 @@ def test_anything_else() -> None:
     assert spelled({"value": [np.float32(3)] * N}) == "snr>=30"
 
 
-def test_the_rule_names_outputs_and_shapes() -> None:
-    _, rule = derive({"last_hidden_state": hidden()})
-    assert (
-        rule
-        == "embeddings ('last_hidden_state' [1, ?, 32]): 95 % of inputs must keep cosine 0.999"
-    )
-
-
 def test_outputs_that_cannot_be_judged() -> None:
     broken = logits()
     broken[7][0, 3] = np.nan

@@ -52,11 +52,6 @@ def test_the_size_is_kept_where_the_model_takes_any(folder: Path) -> None:
     assert tensors(folder, ANY)[0].shape == (1, 3, 5, 9)
 
 
-def test_the_models_size_is_the_default(folder: Path) -> None:
-    Image.fromarray(picture(50, 90)).save(folder / "a.png")
-    assert tensors(folder, NCHW)[0].shape == (1, 3, 4, 6)
-
-
 def test_channels_last_bytes_keep_their_pixels(folder: Path) -> None:
     spec = TensorSpec("image", "uint8", (1, None, None, 3))
     found, feeds = tensors(folder, spec)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.errors import BadData
 from ortune.core.event import Progress
 from ortune.core.facts import TensorSpec
 from ortune.core.hardware import memory
@@ -234,15 +234,3 @@ def test_a_cgroup_bounds_what_is_free(tmp_path) -> None:
 )
 def test_bytes_are_written_in_units_of_1024(size, text) -> None:
     assert memory.spell(size) == text
-
-
-def test_requests_refuse_what_is_no_shape() -> None:
-    from ortune.analysis.benchmark.requests import Bench
-
-    for shape in ((-1, 2), (1.5e300,), (float("nan"),)):
-        with pytest.raises((BadSettings, OrtuneError)):
-            Bench("m.onnx", shapes={"x": shape})
-    with pytest.raises(BadSettings):
-        Bench("m.onnx", shapes=["x:" + "9" * 5000])
-    with pytest.raises(BadSettings):
-        Bench("m.onnx", ranges={"x": (0, float("inf"))})

@@ -61,34 +61,6 @@ def together(found: Feeds, parts: tuple[tuple[int, ...], ...]) -> None:
                 assert not one & two
 
 
-@settings(deadline=None, max_examples=200)
-@given(found=any_feeds())
-def test_a_split_is_a_partition_and_groups_never_straddle(found: Feeds) -> None:
-    parts = split(found)
-    three = (parts.calibration, parts.search, parts.final)
-    if parts.notes:
-        assert all(part == tuple(range(found.count)) for part in three)
-        return
-    assert sorted(at for part in three for at in part) == list(range(found.count))
-    assert all(part and list(part) == sorted(part) for part in three)
-    together(found, three)
-
-
-@settings(deadline=None, max_examples=100)
-@given(found=any_feeds())
-def test_so_it_is_with_calibration_apart(found: Feeds) -> None:
-    parts = split(found, feeds(5, digests=[f"other{at}" for at in range(5)]))
-    assert parts.own_calibration
-    assert parts.calibration == (0, 1, 2, 3, 4)
-    if parts.notes:
-        assert parts.search == parts.final == tuple(range(found.count))
-        return
-    assert sorted(parts.search + parts.final) == list(range(found.count))
-    assert parts.search
-    assert parts.final
-    together(found, (parts.search, parts.final))
-
-
 @settings(deadline=None, max_examples=50)
 @given(data=st.data(), count=st.integers(FEWEST, 60))
 def test_the_split_follows_contents_not_order(data: st.DataObject, count: int) -> None:
@@ -108,13 +80,14 @@ def test_calibration_never_takes_more_than_its_share() -> None:
     assert 980 <= len(parts.search) <= 1000
 
 
-def test_classes_are_spread() -> None:
+@pytest.mark.parametrize(("wanted", "shares"), [(None, (100, 200, 100)), (160, (80, 160, 160))])
+def test_classes_are_spread(wanted: int | None, shares: tuple[int, int, int]) -> None:
     labels = [0] * 300 + [1] * 60 + [2] * 40
-    parts = split(feeds(400, labels=labels))
-    assert sizes(parts) == (100, 200, 100)
-    for part, share in ((parts.calibration, 0.25), (parts.search, 0.5), (parts.final, 0.25)):
+    parts = split(feeds(400, labels=labels), wanted=wanted)
+    assert sizes(parts) == shares
+    for part in (parts.calibration, parts.search, parts.final):
         for label, count in Counter(labels[at] for at in part).items():
-            assert abs(count - share * labels.count(label)) <= 1
+            assert abs(count - len(part) / 400 * labels.count(label)) <= 1
 
 
 @pytest.mark.parametrize("labels", [[0] * 12 + [1] * 4, ["a", "b", "c", "d"] * 4])
@@ -245,34 +218,29 @@ def test_least_is_where_it_begins() -> None:
 
 
 @settings(deadline=None, max_examples=200)
-@given(found=any_feeds(), wanted=st.integers(1, 120), apart=st.booleans())
+@given(found=any_feeds(), wanted=st.none() | st.integers(1, 120), apart=st.booleans())
 def test_what_is_wanted_is_held_out_in_independent_samples(
-    found: Feeds, wanted: int, apart: bool
+    found: Feeds, wanted: int | None, apart: bool
 ) -> None:
     own = feeds(5, digests=[f"other{at}" for at in range(5)]) if apart else None
     parts = split(found, own, wanted)
     every = range(found.count)
+    assert parts.own_calibration is apart
+    assert not apart or parts.calibration == (0, 1, 2, 3, 4)
     if parts.notes:
-        assert parts.final == tuple(every)
+        assert parts.search == parts.final == tuple(every)
+        assert apart or parts.calibration == parts.final
         return
     three = (
         (parts.search, parts.final) if apart else (parts.calibration, parts.search, parts.final)
     )
     assert sorted(at for part in three for at in part) == list(every)
-    assert all(three)
+    assert all(part and list(part) == sorted(part) for part in three)
     together(found, three)
-    if independent(found, every) >= least(wanted):
+    if wanted is not None and independent(found, every) >= least(wanted):
         assert independent(found, parts.final) >= wanted
     else:
         assert parts == split(found, own)
-
-
-def test_classes_are_spread_where_a_proof_asks_for_more() -> None:
-    labels = [0] * 120 + [1] * 60 + [2] * 20
-    parts = split(feeds(200, labels=labels), wanted=80)
-    for part in (parts.calibration, parts.search, parts.final):
-        for label, count in Counter(labels[at] for at in part).items():
-            assert abs(count - len(part) / 200 * labels.count(label)) <= 1
 
 
 def test_equal_samples_are_counted_once() -> None:

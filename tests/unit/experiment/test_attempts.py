@@ -567,15 +567,6 @@ def test_how_long_each_stage_may_take(attempts: Attempts, monkeypatch: pytest.Mo
     ]
 
 
-def test_what_a_proposal_may_take() -> None:
-    def may(effort: str) -> Effort:
-        return evaluate.effort(Proposal(LOSSY, "all", effort=effort), 7.0)  # type: ignore[arg-type]
-
-    assert may("search") == Effort(seconds=7.0, burst=0.1)
-    assert may("screen") == Effort(max_blocks=1, decide=False, burst=0.06)
-    assert may("full") == Effort(seconds=7.0, decide=False, burst=0.1)
-
-
 def test_a_finalists_pairs_may_get_other_seconds_than_the_usual(
     attempts: Attempts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from ortune.core.errors import BadData
-from ortune.core.observer import Observer, Range
-from ortune.core.plugins import codec, spelling
+from ortune.core.observer import Range
 from ortune.observers.channels import Channels
 
 
@@ -19,28 +18,8 @@ def test_every_channel_has_its_own_extent() -> None:
     assert watch.result() == Range(-7, 5, ((-7, 3), (-2, 5), (0, 0)))
 
 
-def test_result_survives_json() -> None:
-    watch = Channels().start()
-    watch.update(0, np.array([[1, 2]], np.float32))
-    found = watch.result()
-    assert codec.decode(Range, codec.encode(found)) == found
-
-
 def test_changing_width_is_refused() -> None:
     watch = Channels().start()
     watch.update(0, np.zeros((1, 3), np.float32))
     with pytest.raises(BadData, match="length 4 after 3"):
         watch.update(0, np.zeros((1, 4), np.float32))
-
-
-def test_nothing_seen() -> None:
-    assert Channels().start().result() == Range(0, 0)
-
-
-def test_nan_is_refused() -> None:
-    with pytest.raises(BadData, match="NaN"):
-        Channels().start().update(0, np.array([[np.nan]], np.float32))
-
-
-def test_is_found_by_its_name() -> None:
-    assert spelling.parse(Observer, "channels") == Channels()

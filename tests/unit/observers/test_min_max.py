@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ortune.core.errors import BadData
-from ortune.core.observer import Observer, Range
-from ortune.core.plugins import spelling
+from ortune.core.observer import Range
 from ortune.observers.min_max import MinMax
 
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -36,7 +35,3 @@ def test_non_finite_values_are_named(bad: float, said: str, dtype: type) -> None
     values[1, 2] = bad
     with pytest.raises(BadData, match=said):
         MinMax().start().update(0, values)
-
-
-def test_is_found_by_its_name() -> None:
-    assert spelling.parse(Observer, "min-max") == MinMax()

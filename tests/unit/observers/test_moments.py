@@ -11,8 +11,7 @@ import onnxruntime as ort
 import pytest
 
 from ortune.core.errors import BadData, BadSettings
-from ortune.core.observer import Moments, Observer
-from ortune.core.plugins import spelling
+from ortune.core.observer import Moments
 from ortune.observers.moments import LayerMoments
 
 CASES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
@@ -139,11 +138,6 @@ def test_what_does_not_fit_is_said() -> None:
         moments(LayerMoments(), np.ones((1, 2), np.float32), np.ones((1, 3), np.float32))
     with pytest.raises(BadData, match="NaN"):
         moments(LayerMoments(), np.full((1, 2), np.nan, np.float32))
-
-
-def test_is_found_by_its_name() -> None:
-    made = spelling.parse(Observer, "moments(kernel=[3, 3], groups=4)")
-    assert made == LayerMoments(kernel=(3, 3), groups=4)
 
 
 def test_without_products_the_mean_is_the_same_and_memory_is_small() -> None:

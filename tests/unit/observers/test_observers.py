@@ -271,7 +271,11 @@ def test_channels_apart_and_what_changes() -> None:
     assert single.result() == Range(0, 2)
 
 
-@pytest.mark.parametrize("observer", [Entropy(), Mse(), Activity(), MinMax(average=0.5)])
+@pytest.mark.parametrize(
+    "observer",
+    [Entropy(), Mse(), Activity(), Channels(), Percentile(), MinMax(average=0.5)],
+    ids=str,
+)
 def test_nan_and_nothing(observer: Observer) -> None:
     with pytest.raises(BadData, match="NaN"):
         observer.start().update(0, np.array([1, np.nan], np.float32))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortune.core.errors import BadData, BadSettings
-from ortune.core.observer import Observer, Range
-from ortune.core.plugins import spelling
+from ortune.core.errors import BadSettings
+from ortune.core.observer import Range
 from ortune.observers.percentile import BINS, Percentile
 from ortune.statistics.histogram import MOST, Histogram
 
@@ -69,29 +66,10 @@ def test_extremes_of_float32() -> None:
     assert (found.low, found.high) == pytest.approx((-3.4e38, 3.4e38))
 
 
-def test_state_does_not_grow() -> None:
-    watch = Percentile().start()
-    sizes = []
-    for turn in range(2):
-        for count in (10, 100_000):
-            watch.update(turn, np.random.default_rng(count).normal(size=count))
-            sizes.append(len(pickle.dumps(watch)))
-    assert max(sizes) <= min(sizes) + 64
-
-
-def test_nan_is_refused() -> None:
-    with pytest.raises(BadData, match="NaN"):
-        Percentile().start().update(0, np.array([1, np.nan], np.float32))
-
-
 @pytest.mark.parametrize("p", [0, -1, 100.5, float("nan")])
 def test_wrong_share(p: float) -> None:
     with pytest.raises(BadSettings):
         Percentile(p)
-
-
-def test_is_found_by_its_name() -> None:
-    assert spelling.parse(Observer, "percentile(p=99.9)") == Percentile(99.9)
 
 
 @pytest.mark.parametrize("observer", [Percentile(99.9), Percentile(99.9, symmetric=True)])

@@ -63,8 +63,3 @@ def test_what_is_missing_is_one_pip_line(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     monkeypatch.setattr(sample, "is_installed", lambda name: True)
     assert Minilm().missing() is None
-
-
-def test_a_distribution_is_there_by_its_name() -> None:
-    assert sample.is_installed("numpy")
-    assert not sample.is_installed("no-such-distribution-anywhere")

@@ -92,28 +92,12 @@ def usual(plan: Plan) -> tuple[float, float]:
     return ratio, lost
 
 
-def test_the_original_is_screened_everywhere_first() -> None:
-    first = searched(usual, most=2)
-    assert [t.plan for t in first] == [Plan(AS_IS, BF16), Plan(AS_IS, OPENVINO)]
-    assert all(t.effort == "screen" and t.stage == "screen" for t in first)
-
-
 def test_it_finds_the_best_of_the_world_within_thirty_plans() -> None:
     found = searched(usual, left=140.0, most=30)
     fit = [t for t in found if t.status is Status.OK and t.ratio is not None]
     best = min(fit, key=lambda t: t.ratio.value if t.ratio else math.inf)
     assert best.ratio is not None
     assert best.ratio.value <= 0.35
-
-
-def test_what_failed_by_little_is_rescued_while_it_may_win() -> None:
-    stages = [t.stage for t in searched(usual, left=80.0)]
-    assert "rescue" in stages
-
-
-def test_nothing_is_proposed_twice_at_one_effort() -> None:
-    found = searched(usual, left=1000.0, most=300)
-    assert len({t.key for t in found}) == len(found)
 
 
 def test_it_ends_where_nothing_may_gain() -> None:
@@ -148,27 +132,6 @@ def test_nothing_begins_that_does_not_fit_into_the_time() -> None:
     assert late.count > 10
     assert all(one.why for one in late.untried)
     assert "not tried for lack of time" in late.notes[0]
-
-
-def test_it_says_why() -> None:
-    (*_, last) = searched(usual, left=40.0)
-    proposal = Adaptive().next(view(searched(usual, left=40.0)[:3]))
-    assert proposal is not None
-    assert "expected" in proposal.why
-    assert "keeps the budget with" in proposal.why
-    assert last.effort in ("screen", "search")
-
-
-def test_only_exact_plans_where_no_data_judges_them() -> None:
-    exact = replace(SPACE, exact=True)
-    trials: list[Trial] = []
-    for _ in range(12):
-        proposal = Adaptive().next(view(trials, space=exact))
-        if proposal is None:
-            break
-        assert not proposal.plan.lossy
-        trials.append(trial(proposal, 0.9))
-    assert trials
 
 
 def test_the_fastest_screened_plan_is_timed_in_full_before_the_finals() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.unit.search.driver import Kill, record
-from tests.unit.search.scenarios import TRANSFORMER, Piece, Scenario, facts, on
+from tests.unit.search.scenarios import TRANSFORMER, Piece, Scenario, on
 from tests.unit.search.test_adaptive import view
 
 from ortune.core.trial import Trial
@@ -89,18 +89,6 @@ def test_a_few_mixtures_find_the_limit(tmp_path: Path) -> None:
     assert any(m.lost is not None and 0.5 < m.lost <= 1 for m in one)
 
 
-def test_nothing_is_surveyed_where_no_plan_is_faster(tmp_path: Path) -> None:
-    slow = tuple(Piece(f"slow{i}", -0.05, 2.0) for i in range(6))
-    log = searched(replace(PLANTED, pieces=slow), tmp_path)
-    assert not any(text.startswith("survey") for text in log["proposals"])
-
-
-def test_a_model_of_two_layers_is_not_surveyed(tmp_path: Path) -> None:
-    small = replace(PLANTED, facts=facts(MatMul=2, Add=9))
-    log = searched(small, tmp_path)
-    assert not any(text.startswith("survey") for text in log["proposals"])
-
-
 @pytest.mark.parametrize("seconds", [12.0, 25.0, 40.0])
 def test_surveys_take_a_quarter_of_the_time_and_end_in_it(seconds: float, tmp_path: Path) -> None:
     searched(replace(PLANTED, seconds=seconds), tmp_path)
@@ -139,11 +127,6 @@ def test_an_interrupt_keeps_the_best_so_far(where: str, tmp_path: Path) -> None:
     again = searched(PLANTED, tmp_path)
     assert again["finished"] in ("done", "time")
     assert mixtures(tmp_path)[0].left == ("fragile", "worthless")
-
-
-def test_settings_are_tried_around_mixtures(tmp_path: Path) -> None:
-    log = searched(replace(PLANTED, seconds=60.0), tmp_path)
-    assert any(text.startswith("runtime") and "fragile" in text for text in log["proposals"])
 
 
 def test_a_survey_takes_no_longer_than_it_is_worth() -> None:

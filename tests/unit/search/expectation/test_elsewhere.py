@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.search.test_adaptive import BF16, CPU, FACTS, OPENVINO, SPACE, trial, view
+from tests.unit.search.test_adaptive import BF16, CPU, FACTS, SPACE, trial, view
 
 from ortune.core.backend import Backend
 from ortune.core.facts import Facts
@@ -116,13 +116,6 @@ def test_what_paid_is_expected_to_pay_again_the_more_often_the_more() -> None:
     assert often.sd < once.sd < before.sd
 
 
-def test_other_models_say_less() -> None:
-    before = expected(plan(BF16)).mean
-    own = expected(plan(BF16), known(0.2, plan(BF16))).mean
-    other = expected(plan(BF16), known(0.2, plan(BF16), facts=CONV)).mean
-    assert own <= other < before
-
-
 def test_many_plans_of_one_search_count_little_more_than_one() -> None:
     same = [one for one in EVERY if one.backend == BF16]
     paid = known(0.2, *same)
@@ -144,7 +137,3 @@ def test_the_profile_says_which_layers_are_worth_it() -> None:
     ]
     assert found == sorted(found)
     assert found[0] < found[1] < found[2]
-
-
-def test_nothing_known_changes_nothing() -> None:
-    assert expected(plan(OPENVINO)) == expected(plan(OPENVINO), NOTHING)

@@ -102,11 +102,6 @@ def test_names_of_the_model_stay_at_home() -> None:
     assert "secret" in " ".join(latency_features(given))
 
 
-def test_a_quantizer_inside_another_hides_no_names() -> None:
-    found = public(plan('requantize(step=int8-dynamic(exclude=["secret"]))', "cpu"))
-    assert found[5:] == ["option:requantize.step"]
-
-
 @pytest.mark.parametrize(
     ("backend", "found"),
     [

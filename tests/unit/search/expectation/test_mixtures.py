@@ -120,13 +120,6 @@ def test_what_was_not_measured_stays_in_float() -> None:
     assert found.left == ("slow", "untimed", "broken", "endless")
 
 
-def test_what_makes_no_difference_is_left_to_the_plan() -> None:
-    made = survey(region("a", 0.3, 0.1), region("idle", 0.0, 0.0), region("c", 0.05, 0.3))
-    found = first(made, trial(WHOLE, 0.4, 1.6))
-    assert found is not None
-    assert found.left == ("a",)
-
-
 def test_a_gain_that_may_be_none_is_none() -> None:
     made = survey(region("a", 0.3, 0.1), region("tiny", 0.0, 0.0004, clear=False))
     made = replace(made, regions=(*made.regions, region("c", 0.05, 0.3)))
@@ -338,10 +331,6 @@ def test_what_cannot_be_surveyed_is_no_base(known: dict[str, object]) -> None:
     made = view(None, **known)
     expected = Expected(Normal(-1.0, 0.1), 0.1, 1.0, strain=Normal(0.5, 0.1))
     assert bases(made).of(WHOLE, expected) == (0.0, 0.0)
-
-
-def test_an_exact_plan_is_no_base() -> None:
-    assert based(view(None), Plan(AS_IS, CPU)) == (0.0, 0.0)
 
 
 THERE = Openvino(precision="bf16")

@@ -102,11 +102,6 @@ def test_on_several_threads_settings_are_less_known() -> None:
     assert changed.mean == pytest.approx(plain.mean)
 
 
-def test_weights_that_are_not_reordered_cost_time() -> None:
-    plain, changed = expected(view(), ""), expected(view(), "", replace(CPU, prepack=False))
-    assert changed.mean - plain.mean > 0.15
-
-
 def test_a_fusion_that_is_off_in_a_variant_may_bring_much() -> None:
     variant = replace(CPU, disable=("SkipLayerNormFusion",))
     other = replace(CPU, disable=("MatMulScaleFusion",))
@@ -163,11 +158,6 @@ def test_integers_under_a_hint_for_half_floats_are_feared_and_measured_all_the_s
     found = expected(view(), "int8-static", replace(OPENVINO, precision="f16"))
     assert found.mean > expected(view(), "int8-static", OPENVINO).mean + 1
     assert found.below(math.log(0.5)) > 0.02
-
-
-def test_packed_weights_computed_in_float_are_slower() -> None:
-    fast = expected(view(), "int4-weights").mean
-    assert expected(view(), "int4-weights(accuracy_level=0)").mean > fast + 0.2
 
 
 def test_losses_of_a_mix_speak_of_its_first_quantizer() -> None:
