@@ -189,7 +189,11 @@ class _Run:
         try:
             answer = worker.ask("observe", **command)
         except WorkerFailed as error:
-            raise _failed(error) from None
+            failure = error.failure
+            if failure.reason.startswith("tensor '"):
+                raise BadData(failure.reason, fix=failure.fix) from None
+            why = f"the calibration run failed: {failure.reason}"
+            raise BadModel(why, fix=failure.fix or failure.reproduce) from None
         finally:
             path.unlink(missing_ok=True)
         for group, answers in enumerate(answer["answers"]):
@@ -227,15 +231,6 @@ def _parts(
         there.add(probe.tensor)
         taken += more
     return parts
-
-
-def _failed(error: WorkerFailed) -> BadData | BadModel:
-    failure = error.failure
-    if failure.reason.startswith("tensor '"):
-        return BadData(failure.reason, fix=failure.fix)
-    return BadModel(
-        f"the calibration run failed: {failure.reason}", fix=failure.fix or failure.reproduce
-    )
 
 
 def _notes(

@@ -56,12 +56,7 @@ def _tokens(folder: Path, texts: list[str]) -> None:
         found = tokenizer.encode(text)
         rows = (found.ids, found.attention_mask, found.type_ids)
         arrays = {n: np.array([row], np.int64) for n, row in zip(_NAMES, rows, strict=True)}
-        np.savez(
-            folder / f"{index:04}.npz",
-            input_ids=arrays["input_ids"],
-            attention_mask=arrays["attention_mask"],
-            token_type_ids=arrays["token_type_ids"],
-        )
+        np.savez(folder / f"{index:04}.npz", **arrays)  # type: ignore[arg-type]
 
 
 def _export(path: Path) -> None:

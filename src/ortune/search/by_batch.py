@@ -21,7 +21,7 @@ from ortune.experiment.ledger import Ledger
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming, time_pair
-from ortune.measurement.timing.turns import ready
+from ortune.measurement.timing.turns import Started, ready
 from ortune.search.compare import apart, finalists
 from ortune.search.request import Optimize
 from ortune.sections.batches import own_batch
@@ -37,18 +37,21 @@ class AtBatch:
     pair_seconds: float
     sink: Sink
 
+    def __post_init__(self) -> None:
+        self._effort = Effort(seconds=self.pair_seconds, decide=False, burst=0.1)
+
     @contextmanager
-    def live(self) -> Iterator[Worker]:
+    def live(self) -> Iterator[tuple[Worker, Started]]:
         """Start the original. Raises WorkerFailed: it does not run at this batch."""
-        with self._original() as worker:
-            ready(worker)
-            yield worker
+        context = self.context
+        baseline = context.job.baseline
+        with measure.start(context, context.models, baseline, "baseline") as worker:
+            yield worker, ready(worker)
 
     def original(self, trial: Trial, live: Worker) -> None:
         """Time the original against itself: what this batch calls equal."""
-        with self._original() as worker:
-            started = ready(worker)
-            pair = time_pair(live, worker, self._effort())
+        with self.live() as (worker, started):
+            pair = time_pair(live, worker, self._effort)
         made = measure.measurement(started, [pair])
         self._record(replace(trial, measurement=made, ratio=Interval(1.0, 1.0, 1.0)))
 
@@ -69,13 +72,14 @@ class AtBatch:
             build_all(self.context, trial.plan, self.sink),
             self.context.parts["search"],
             live,
-            self._effort(),
+            self._effort,
             self.sink,
             scored="never" if trial.scores else "unless slower",
         )
         scores = () if seen.status is Status.FAILED else seen.scores or trial.scores
         made = replace(seen, scores=scores, stage=trial.stage, proposed=trial.proposed)
-        return self._record(measure.concluded(self.context, made, self._learnt(trial)))
+        learnt = measure.learnt(self.ledger.trials, but=trial.key)
+        return self._record(measure.concluded(self.context, made, learnt))
 
     def confirm(self, trial: Trial) -> Trial:
         """Time a plan in fresh pairs; its accuracy is as it was scored.
@@ -85,28 +89,19 @@ class AtBatch:
         """
         self.sink(TrialStarted(trial.plan, f"batch {self.batch}"))
         files = build_all(self.context, trial.plan, self.sink)
-        effort, learnt = claiming(self.pair_seconds), self._learnt(trial)
+        learnt = measure.learnt(self.ledger.trials, but=trial.key)
+        effort = claiming(self.pair_seconds)
         made = measure.finalist(
             *(self.context, trial, files, stats.PAIRS, effort, self.sink, learnt),
             known=trial.scores,
         )
         return self._record(replace(made, stage=trial.stage, proposed=trial.proposed))
 
-    def _learnt(self, trial: Trial) -> stats.Learnt:
-        return measure.learnt(self.ledger.trials, but=trial.key)
-
     def _record(self, trial: Trial) -> Trial:
         self.ledger.append(trial)
         said = trial.why if trial.ratio is None else f"{trial.ratio}"
         self.sink(Note(f"batch {self.batch}: {trial.plan}: {said}"))
         return trial
-
-    def _original(self) -> Worker:
-        context = self.context
-        return measure.start(context, context.models, context.job.baseline, "baseline")
-
-    def _effort(self) -> Effort:
-        return Effort(seconds=self.pair_seconds, decide=False, burst=0.1)
 
 
 SHARE = 0.3
@@ -192,7 +187,7 @@ class Sweep:
         left = [t for t in plans if one.ledger.find(t.key, "search") is None]
         if left and not self._late(one, left):
             try:
-                with one.live() as live:
+                with one.live() as (live, _):
                     if not one.ledger.trials:
                         one.original(self.study.baseline, live)
                     for place, trial in enumerate(left):

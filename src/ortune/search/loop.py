@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from ortune.core.acceptance import Outcome, winner
 from ortune.core.backend import Backend
@@ -24,7 +25,7 @@ from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
 from ortune.recipe.space import Space
 from ortune.regions.survey import MixtureTried, Survey, SurveyRequest
-from ortune.search import conclusion, fixed_shapes, resumed
+from ortune.search import conclusion, fixed_shapes
 from ortune.search.abandon import against
 from ortune.search.compare import finalists, in_turn, leaders, quicker, reaches, settled
 from ortune.search.expectation.mixtures import Mixing, longest_s
@@ -157,7 +158,7 @@ class _Loop:
         if not ended(self.context.root):
             former = sum(trial.seconds for trial in self.trials) + self.regions.seconds
             if self.aim.target_speedup is None:  # else finals are measured on the way
-                self.closing = resumed.closing(self.trials)
+                self.closing = closing(self.trials)
             self.aim = replace(self.aim, began=self.aim.began - former)
             self.sink(TimeLeft(self.aim.all_left()))
 
@@ -445,3 +446,12 @@ def _kept(trial: Trial, view: View) -> tuple[bool, str]:
     if best is None or best.key == trial.key:
         return best is not None, "the best so far" if best else "it is no faster than the original"
     return False, f"{best.plan} is preferred"
+
+
+def closing(trials: Sequence[Trial]) -> list[Trial]:
+    """Return the finals and the history at the end of a ledger: a search that had come so far.
+
+    Where it goes on, what these taught must not make it search anew.
+    """
+    ends = takewhile(lambda one: one.part == "final" or one.stage == "history", reversed(trials))
+    return list(ends)

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from time import monotonic
 
+from ortune.analysis.padding.buckets import proposed
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.core import settings
@@ -17,26 +19,36 @@ from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.capabilities import HERE
 from ortune.core.custom_ops import equipped
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.event import Note, TimeLeft
+from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.spelling import parse
 from ortune.core.request import verb
 from ortune.core.step import Transform
 from ortune.core.study import Study
+from ortune.core.wording import count
 from ortune.experiment import golden
 from ortune.experiment.context import Context
-from ortune.experiment.ledger import Ledger, locked, read_study, write_ending
+from ortune.experiment.ledger import (
+    Ledger,
+    locked,
+    read_header,
+    read_study,
+    read_trials,
+    write_ending,
+)
 from ortune.experiment.prepare import prepare
 from ortune.measurement.accuracy import demand_provable
+from ortune.measurement.job import MAIN
+from ortune.measurement.process import WorkerFailed, worker_folder
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 from ortune.recipe.space import Space, Target
-from ortune.search import by_batch, from_torch, resumed, warm_start
+from ortune.search import by_batch, from_torch, warm_start
 from ortune.search.adaptive import Adaptive
 from ortune.search.fixed_shapes import Unfixed, fixing
 from ortune.search.loop import FINALISTS, Aim, search
-from ortune.search.padding import unpadded
 from ortune.search.request import Optimize
 from ortune.search.targets import read_targets, spelled_on
 
@@ -65,7 +77,7 @@ def run(asked: Optimize) -> Study:
         asked.sink(Note(f"{one.backend.name()} runs in environment {one.environment}"))
     asked.sink(TimeLeft(asked.time))
     with locked(root):
-        resumed.demand(root, asked, [*backends, *rows])
+        demand_asked(root, asked, [*backends, *rows])
         context = prepare(
             asked,
             root,
@@ -265,3 +277,67 @@ def make_folder(root: Path) -> None:
         raise BadSettings(
             f"cannot make the folder {root}: {error.strerror}", fix="choose another -o folder"
         ) from None
+
+
+def unpadded(context: Context, note: Callable[[str], None]) -> Bucketed | None:
+    """Return the baseline behind buckets; None where padding cannot be cut, or gains nothing.
+
+    That padding is without effect is proved on the original as it came; what a plan itself
+    answers behind the buckets is scored like any other plan's.
+    """
+    if set(context.models) != {MAIN}:
+        return None
+    folder = worker_folder(context.root / "workers", "padding")
+    folder.mkdir(parents=True, exist_ok=True)
+    indices = () if context.evaluate else context.parts["search"].indices
+    model, samples = context.models[MAIN], context.feeds[MAIN]
+    try:
+        found = proposed(model, context.job.baseline, samples, folder, indices)
+    except BadData:
+        return None
+    except WorkerFailed as error:
+        note(f"padding is not cut: {error.failure.reason}")
+        return None
+    except OrtuneError as error:
+        note(f"padding is not cut: {error.what}")
+        return None
+    note(
+        f"{100 * found.padding.share:.0f} % of the positions are padding: cut in buckets of "
+        f"{', '.join(map(str, found.backend.lengths))}, which compute "
+        f"{100 * found.positions:.0f} % of them"
+    )
+    return found.backend
+
+
+def demand_asked(root: Path, asked: Optimize, targets: Sequence[Backend]) -> None:
+    """Refuse a run whose plans name code or threads that nobody has asked for now.
+
+    Args:
+        root: The run's folder; one that holds no run yet passes.
+        targets: The backends in it, the baseline's among them.
+
+    Raises:
+        BadData: The run holds more.
+    """
+    header = read_header(root)
+    if header is None:
+        return
+    folders = (root, *(path.parent for path in root.glob("batches/*/ledger.jsonl")))
+    plans = [trial.plan for trial in chain.from_iterable(map(read_trials, folders))]
+    given = {*stored.code(codec.encode(targets)), asked.evaluate}
+    if asked.budget is not None:
+        given.update(stored.code(codec.encode(Budget.parse(asked.budget))))
+    named = stored.code(codec.encode([header.job, plans]))
+    if strange := [name for name in named if name not in given]:
+        raise BadData(
+            f"the run in {root} names code that was not asked for: '{strange[0]}'",
+            fix="do not trust this run, or name that code as when the search began",
+        )
+    most = max((effective_cpus(), *(stored.threads(backend) for backend in targets)))
+    above = max((stored.threads(plan.backend) for plan in plans), default=0)
+    if above > most:
+        raise BadData(
+            f"the run in {root} has a plan of {count(above, 'thread')}, and there are "
+            f"{count(effective_cpus(), 'CPU')} here",
+            fix="do not trust this run; search again into another -o folder",
+        )

@@ -32,8 +32,8 @@ from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, Untried, 
 from ortune.experiment import evaluate, measure
 from ortune.measurement.timing import stats
 from ortune.search import loop
+from ortune.search.loop import closing
 from ortune.search.policy import LeftOut, View
-from ortune.search.resumed import closing
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from ortune.experiment.ledger import Ledger, write_header
 from ortune.metrics.function import Function
 from ortune.metrics.map import Map
 from ortune.metrics.score import EvaluateScore
-from ortune.search import resumed
-from ortune.search.optimize import optimize
+from ortune.search.optimize import demand_asked, optimize
 from ortune.search.request import Optimize
 
 
@@ -51,8 +50,8 @@ def test_code_that_nobody_named_now(tmp_path: Path, batch: int) -> None:
     study = on(studies.study(tmp_path), Cpu(custom_ops=("./mine.so",)))
     root = written(study, batch)
     with pytest.raises(BadData, match=r"names code that was not asked for: './mine\.so'"):
-        resumed.demand(root, asked(study), [Cpu()])
-    resumed.demand(root, asked(study), [Cpu(custom_ops=("./mine.so",))])
+        demand_asked(root, asked(study), [Cpu()])
+    demand_asked(root, asked(study), [Cpu(custom_ops=("./mine.so",))])
 
 
 @pytest.mark.parametrize(
@@ -67,22 +66,22 @@ def test_a_metric_that_nobody_named_now(
     study = studies.changed(study, job=replace(study.job, budget=Budget(metric, 0.9)))
     root = written(study)
     with pytest.raises(BadData, match="names code that was not asked for: 'mine:fn'"):
-        resumed.demand(root, asked(study), [Cpu()])
+        demand_asked(root, asked(study), [Cpu()])
     assert not (tmp_path / "ran").exists()
     budget = "mine:fn>=0.9" if not isinstance(metric, Map) else f"{metric}>=0.9"
-    resumed.demand(root, asked(study, data="d", budget=budget), [Cpu()])
+    demand_asked(root, asked(study, data="d", budget=budget), [Cpu()])
 
 
 def test_threads_that_nobody_asked_for_now(tmp_path: Path) -> None:
     study = on(studies.study(tmp_path), Cpu(threads=5000))
     root = written(study)
     with pytest.raises(BadData, match=f"a plan of 5,000 threads.*{effective_cpus()} CPU"):
-        resumed.demand(root, asked(study), [Cpu()])
-    resumed.demand(root, asked(study), [Cpu(threads=5000)])
+        demand_asked(root, asked(study), [Cpu()])
+    demand_asked(root, asked(study), [Cpu(threads=5000)])
 
 
 def test_a_folder_without_a_run_passes(tmp_path: Path) -> None:
-    resumed.demand(tmp_path, asked(studies.study(tmp_path)), [Cpu()])
+    demand_asked(tmp_path, asked(studies.study(tmp_path)), [Cpu()])
 
 
 @pytest.mark.parametrize("field", ["on", "baseline"])

@@ -110,22 +110,20 @@ class Durations:
     @cached_property
     def _pace(self) -> float:
         """Return how much longer than usual building takes here, 1 counted as one recipe more."""
-        taken = [
-            math.log(max(s, _SHORT_S) / self._usual_s(one)) for one, s in self._built.values()
-        ]
-        return math.exp(sum(taken) / (len(taken) + 1))
+        logs = [math.log(max(s, _SHORT_S) / self._usual_s(r)) for r, s in self._built.values()]
+        return math.exp(sum(logs) / (len(logs) + 1))
 
     @cached_property
     def _built_alike(self) -> dict[_Work, float]:
         """Return quantizers and their work -> what recipes of these took, at least: what took
         longer than the time that there was counts too."""
         found: dict[_Work, list[float]] = {}
-        given_up = [
-            (trial.plan.recipe, trial.building)
-            for trial in self._view.trials
-            if trial.status is Status.FAILED and not trial.edits
+        died = (t for t in self._view.trials if t.status is Status.FAILED and not t.edits)
+        longer = [
+            (t.plan.recipe, t.building)
+            for t in died
+            if t.building > self._pace * self._usual_s(t.plan.recipe)
         ]
-        longer = [(one, s) for one, s in given_up if s > self._pace * self._usual_s(one)]
         for recipe, seconds in (*self._built.values(), *longer):
             found.setdefault(_alike(recipe), []).append(seconds)
         return {alike: fmean(seconds) for alike, seconds in found.items()}

@@ -71,11 +71,8 @@ class Expectations:
         ]
 
     def _expected(self, plan: Plan, latency: Normal, lost: Normal) -> Expected:
-        numbers = self._numbers
-        runs = (
-            numbers["runs"]
-            * numbers["runs again"] ** self._died[hint(plan.backend), families(plan.recipe)]
-        )
+        died = self._died[hint(plan.backend), families(plan.recipe)]
+        runs = self._numbers["runs"] * self._numbers["runs again"] ** died
         keeps = runs * lost.below(0.0) if plan.lossy else runs
         return Expected(latency, keeps, self.durations.of(plan), self.size(plan.recipe), lost)
 
@@ -86,15 +83,10 @@ class Expectations:
         known = self._answers.get((plan.recipe.steps, hint(plan.backend)))
         if known is not None:
             return Normal(known, self._numbers["same answers"])
-        backend = self._hints.get(hint(plan.backend)) if plan.backend.lossy else None
-        if backend is None:
-            backend = self._hinted(plan) if plan.backend.lossy else _EXACT
-        if not plan.recipe.lossy:
-            recipe = _EXACT
-        return Normal(
-            together(recipe.mean, backend.mean),
-            math.hypot(recipe.sd, backend.sd, self._numbers["repeats"]),
-        )
+        backend = self._hinted(plan) if plan.backend.lossy else _EXACT
+        recipe = recipe if plan.recipe.lossy else _EXACT
+        sd = math.hypot(recipe.sd, backend.sd, self._numbers["repeats"])
+        return Normal(together(recipe.mean, backend.mean), sd)
 
     def size(self, recipe: Recipe) -> Normal:
         """Return the logarithm of a plan's size over the original's: as built, or as usual."""
@@ -149,8 +141,9 @@ class Expectations:
         return noise + levels["noise of slow"] * slow
 
     def _hinted(self, plan: Plan) -> Normal:
-        """Return what is expected of a float model's strain under a hint that changes answers."""
-        return self._priors.strain(f"hint:{hint(plan.backend)}")
+        """Return a float model's strain under a hint that changes answers, as scored or usual."""
+        place = hint(plan.backend)
+        return self._hints.get(place) or self._priors.strain(f"hint:{place}")
 
     @cached_property
     def _hints(self) -> dict[str, Normal]:
@@ -196,8 +189,7 @@ class Expectations:
                 max(self._fitted.levels["strain noise"], spread(trial.score, self._view.budget)),
             )
             if trial.plan.backend.lossy:
-                rest = self._hints.get(hint(trial.plan.backend), self._hinted(trial.plan))
-                found = _apart(found, rest.mean)
+                found = _apart(found, self._hinted(trial.plan).mean)
                 noise = max(noise, self._numbers["repeats"])
             records.append(Observed(strain_features(trial.plan.recipe), found, noise))
         return Surrogate(self._priors.strain, records)

@@ -117,13 +117,19 @@ class Mixing:
             return None
         if whole.ratio is None or not _is_scored(whole):
             return None
-        trials = [t for t in view.trials if t.part == "search" and _is_mixture(survey, t)]
+        trials = [
+            t
+            for t in view.trials
+            if t.part == "search"
+            and t.plan.backend == survey.plan.backend
+            and parted(survey, t.plan.recipe)
+        ]
         lowest = floor(view, whole.plan.backend)
         return cls(survey, view.budget, whole, trials, lowest, RegionCosts.of(survey))
 
     def lost(self, trial: Trial) -> float | None:
         """Return what a trial lost over what it may; None where it was not scored."""
-        return lost(trial.score, self.budget) if trial.score is not None else None
+        return None if trial.score is None else lost(trial.score, self.budget)
 
     def expected(self, trial: Trial) -> Mixture:
         """Return what was expected of one of its mixtures when it was proposed."""
@@ -243,12 +249,6 @@ def expected_mixtures(view: View, known: Expectations) -> dict[Candidate, Expect
     }
 
 
-def _is_mixture(survey: Survey, trial: Trial) -> bool:
-    if trial.plan.backend != survey.plan.backend:
-        return False
-    return bool(parted(survey, trial.plan.recipe))
-
-
 def _in_float(survey: Survey, trial: Trial) -> frozenset[str]:
     return parted(survey, trial.plan.recipe) or frozenset()
 
@@ -333,7 +333,10 @@ def _surveyable(view: View) -> Iterator[Trial]:
     trials = [t for t in view.trials if t.part == "search" and _measured(t)]
     for trial in sorted(trials, key=lambda t: t.ratio.value if t.ratio else math.inf):
         steps = trial.plan.recipe.steps
-        if steps not in known and not _mixes(view, trial):
+        mixes = trial.stage == REGIONS or any(
+            parted(one, trial.plan.recipe) for one in view.surveys
+        )
+        if steps not in known and not mixes:
             known.append(steps)
             yield trial
 
@@ -344,13 +347,7 @@ def _measured(trial: Trial) -> bool:
         return False
     if isinstance(trial.plan.backend, Bucketed) or not mixable(trial.plan.recipe):
         return False
-    return trial.score is not None and not math.isnan(trial.score.value)
-
-
-def _mixes(view: View, trial: Trial) -> bool:
-    if trial.stage == REGIONS:
-        return True
-    return any(parted(one, trial.plan.recipe) for one in view.surveys)
+    return _is_scored(trial)
 
 
 def _gain(trial: Trial, view: View) -> float:
@@ -359,10 +356,8 @@ def _gain(trial: Trial, view: View) -> float:
     The more a plan loses over what it may, the more of it has to go back to float.
     """
     assert trial.ratio is not None
-    best, own = view.to_beat, trial.ratio.value
-    if best <= 0 or own <= 0 or view.budget is None or trial.score is None:
-        return 0.0
-    if own >= best:
+    own = trial.ratio.value
+    if not 0 < own < view.to_beat or view.budget is None or trial.score is None:
         return 0.0
     return _mixed(Normal(math.log(own), 0.0), lost(trial.score, view.budget), trial.plan, view)
 
@@ -403,11 +398,9 @@ class Bases:
         What plans that were tried may begin with needs no other plan.
         """
         budget = self._view.budget
-        if not self._able or budget is None or not plan.recipe.lossy:
+        if not self._able or budget is None or plan.recipe.steps in self._known:
             return 0.0, 0.0
-        if not mixable(plan.recipe):
-            return 0.0, 0.0
-        if plan.recipe.steps in self._known or isinstance(plan.backend, Bucketed):
+        if not (plan.recipe.lossy and mixable(plan.recipe)) or isinstance(plan.backend, Bucketed):
             return 0.0, 0.0
         running = self._durations.running_s(plan)
         needed = _survey_s(plan.recipe, self._alone, self._durations)

@@ -44,14 +44,19 @@ class Fitted:
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
-        self._data = data
         of_tables = data["fitted"]
         self.build: Mapping[str, Mapping[str, float]] = of_tables["build"]
         self.numbers: Mapping[str, float] = of_tables["numbers"]
         self.sizes: Mapping[str, float] = _values(data["defaults"]["sizes"]) | of_tables["sizes"]
         self.gains: Mapping[str, float] = _values(data["defaults"]["gains"])
         self.levels: Mapping[str, float] = _values(data["levels"])
-        self._parts = {number: _part_priors(data, number) for number in ("latency", "strain")}
+        self._parts = {
+            number: {
+                name: FeaturePrior(one["mean"], one["sd"], one.get("slope", 1.0))
+                for name, one in (data["defaults"][number] | of_tables[number]).items()
+            }
+            for number in ("latency", "strain")
+        }
 
     def part(self, number: Literal["latency", "strain"], feature: str) -> FeaturePrior:
         """Return what is expected of a feature, or of its kind where no table has it.
@@ -63,14 +68,6 @@ class Fitted:
         precision = f"{kind}:*/{feature.rpartition('/')[2]}"
         names = (feature, precision, f"{kind}:unknown", f"{kind}:", "")
         return next(parts[name] for name in names if name in parts)
-
-
-def _part_priors(data: Mapping[str, Any], number: str) -> dict[str, FeaturePrior]:
-    known = data["defaults"][number] | data["fitted"][number]
-    return {
-        name: FeaturePrior(one["mean"], one["sd"], one.get("slope", 1.0))
-        for name, one in known.items()
-    }
 
 
 def _values(some: Mapping[str, Any]) -> dict[str, float]:

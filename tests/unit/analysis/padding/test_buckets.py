@@ -24,7 +24,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
 from ortune.data import padding
-from ortune.search import padding as unpadded
+from ortune.search import optimize as unpadded
 
 WIDTH, HIDDEN = 32, 8
 LONG = 512
