@@ -135,21 +135,23 @@ class Original:
         looked = spread(feeds.count, min(_LOOKED_AT, self._allowed))
         outputs = self._outputs(looked, "looked")
         labels = None if feeds.labels is None else [feeds.labels[i] for i in looked]
-        budget, rule = self._derived(outputs, labels)
+        earlier = self.header.job if self.header is not None else None
+        if self.request.budget is None and earlier is not None and earlier.budget_rule:
+            budget, rule = earlier.budget, earlier.budget_rule
+        else:
+            budget, rule = budgeting.budget_for(self.request.budget, outputs, labels)
         inputs = Stream(fed.streams[MAIN]).__getitem__
-        seen, metric = [inputs(at) for at in looked], budget.metric
+        seen, metric, groups = [inputs(at) for at in looked], budget.metric, _joining(feeds)
         places = range(len(looked))
         part = scored_part("looked", places, outputs, metric, labels, inputs=seen.__getitem__)
-        grouped = _joining(feeds) is not None
-        wanted = provable(budget, part.records, self.error, grouped=grouped)
-        ignored = self.request.ignore_output
-        watched = limits(budget.metric, outputs, labels, ignored)
+        wanted = provable(budget, part.records, self.error, grouped=groups is not None)
+        watched = limits(metric, outputs, labels, self.request.ignore_output)
         division = self._division(fed, feeds, wanted)
         parts = {}
         for name in ("search", "final"):
             if name in division:
                 expected = self._outputs(division[name], f"expected-{name}")
-                known = (metric, feeds.labels, _joining(feeds), inputs)
+                known = (metric, feeds.labels, groups, inputs)
                 parts[name] = scored_part(name, division[name], expected, *known)
         parts = _unread(parts, feeds)
         said = "" if feeds.synthetic else self._outlook(budget, wanted, feeds, parts)
@@ -163,13 +165,6 @@ class Original:
     def _outputs(self, indices: Sequence[int], name: str) -> Stream:
         path = self.work / f"{name}.stream"
         return keep_outputs(self.worker, indices, path, self.timeout_s)
-
-    def _derived(self, outputs: Stream, labels: Sequence[Any] | None) -> tuple[Budget, str]:
-        """Return the given budget or the derived one; a run that goes on keeps what it derived."""
-        known = self.header.job if self.header is not None else None
-        if self.request.budget is None and known is not None and known.budget_rule:
-            return known.budget, known.budget_rule
-        return budgeting.budget_for(self.request.budget, outputs, labels)
 
     def _division(self, fed: Feeding, feeds: Feeds, wanted: int | None) -> Division:
         if self.header is not None:

@@ -74,20 +74,22 @@ def prepare(
     derived = f"budget {found.budget} ({found.rule})" if found.rule else ""
     for text in filter(None, (derived, found.outlook)):
         sink(Note(text))
-    job = replace(
-        Job(
-            model=", ".join(map(str, request.models)),
-            data_digest=fed.digest,
-            budget=found.budget,
-            budget_rule=found.rule,
-            **_settings(request, on),
-        ),
+    job = Job(
+        model=", ".join(map(str, request.models)),
+        data_digest=fed.digest,
+        budget=found.budget,
+        budget_rule=found.rule,
         wanted=wanted,
+        **_settings(request, on),
     )
     paths = {name: str(path.resolve()) for name, path in models.items()}
     whole = joined(list(facts.values()))
-    about = Header(job, whole, command, paths, found.division, outlook=found.outlook)
-    _claim(root, header, replace(about, by_operator=found.by_operator, by_region=by_region))
+    if header is not None:
+        _refuse(root, different(header.job, job))
+    else:
+        about = Header(job, whole, command, paths, found.division, outlook=found.outlook)
+        about = replace(about, by_operator=found.by_operator, by_region=by_region)
+        write_header(root, about)
     return Context(
         root=root,
         job=job,
@@ -141,9 +143,6 @@ def _judged(
     return found, deadlines, min(_TIMEOUT_S, max(20.0, request.time / 3, needed))
 
 
-_NO_EVALUATE = f"is not {EVALUATE[0]}"
-
-
 class _Loud(Worker):
     """A worker whose failure is the user's to mend: the original does not run."""
 
@@ -151,13 +150,11 @@ class _Loud(Worker):
         try:
             return super().ask(do, timeout_s=timeout_s, **arguments)
         except WorkerFailed as error:
-            raise BadData(
-                error.failure.reason
-                if _NO_EVALUATE in error.failure.reason
-                else f"the original does not run: {error.failure.reason}",
-                fix=error.failure.fix
-                or "check the model, the data and the baseline's backend; -v shows the log",
-            ) from None
+            what, fix = error.failure.reason, error.failure.fix
+            if f"is not {EVALUATE[0]}" not in what:
+                what = f"the original does not run: {what}"
+            usual = "check the model, the data and the baseline's backend; -v shows the log"
+            raise BadData(what, fix=fix or usual) from None
 
 
 def _start(
@@ -223,14 +220,6 @@ def _refuse(root: Path, changed: str) -> None:
             f"{root} holds the run of another job: {changed}",
             fix="choose another -o folder, or remove that one",
         )
-
-
-def _claim(root: Path, known: Header | None, header: Header) -> None:
-    """Write the header of a new run, or check that the folder's run is of the same job."""
-    if known is None:
-        write_header(root, header)
-    else:
-        _refuse(root, different(known.job, header.job))
 
 
 def joined(found: Sequence[Facts]) -> Facts:

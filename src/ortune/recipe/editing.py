@@ -84,9 +84,15 @@ class Work:
     def _kept(self, steps: Sequence[Transform]) -> list[Edit]:
         origin = self.model.clone()
         edits = [self._apply(step) for step in steps]
-        if any(edit.count for edit in edits) and self._differs(origin):
-            self.model = origin
-            edits = self._one_by_one(steps)
+        if any(one.count for one in edits) and self._differs(origin):
+            self.model, edits = origin, []
+            for step in steps:
+                backup = self.model.clone()
+                done = self._apply(step)
+                if done.count and (found := self._differs(backup)):
+                    self.model = backup
+                    done = replace(done, count=0, kept=False, note=f"rolled back: {found}")
+                edits.append(done)
         for done in edits:
             self._untouched &= not (done.kept and done.count)
             self._sink(StepDone(done))
@@ -242,17 +248,6 @@ class Work:
             return self._before
         inputs, outputs = spec.inputs(self.model), spec.outputs(self.model)
         return replace(self._before, inputs=inputs, outputs=outputs)
-
-    def _one_by_one(self, steps: Sequence[Transform]) -> list[Edit]:
-        edits = []
-        for step in steps:
-            backup = self.model.clone()
-            edit = self._apply(step)
-            if edit.count and (found := self._differs(backup)):
-                self.model = backup
-                edit = replace(edit, count=0, kept=False, note=f"rolled back: {found}")
-            edits.append(edit)
-        return edits
 
     def _differs(self, origin: ir.Model) -> str | None:
         """Compare numbers with what was before; None when equal or when nothing can be run.

@@ -220,6 +220,7 @@ def _chunks(
     length = settings.length or (fixed if isinstance(fixed, int) else 0)
     if not one.frames:
         raise BadData(f"{one.path} holds no sound", fix="remove it")
+    step = settings.step or length
     if one.rate != rate:
         made = math.ceil(one.frames * rate / one.rate)
         sizes.demand(8 * one.channels * (one.frames + made), f"{one.path} at {rate} Hz")
@@ -230,9 +231,10 @@ def _chunks(
             )
         signal = _mixed(one, 0, one.frames, settings, spec, note)
         resampled = _library("soxr").resample(signal.T, one.rate, rate)
-        yield from _cut(np.asarray(resampled, np.float32).T, length, settings, spec)
+        whole = np.asarray(resampled, np.float32).T
+        for start, stop in _places(whole.shape[1], length, step, settings.tail):
+            yield _shaped(whole[:, start:stop], stop - start, spec)
         return
-    step = settings.step or length
     for start, stop in _places(one.frames, length, step, settings.tail):
         width = (stop - start) * one.channels * 8
         sizes.demand(width, f"a chunk of {one.path}", f"write a length into {SETTINGS}")
@@ -252,14 +254,6 @@ def _places(frames: int, length: int, step: int, tail: str) -> Iterator[tuple[in
             return
 
 
-def _cut(
-    signal: NDArray[Any], length: int, settings: Sound, spec: TensorSpec
-) -> Iterator[NDArray[Any]]:
-    step = settings.step or length
-    for start, stop in _places(signal.shape[1], length, step, settings.tail):
-        yield _shaped(signal[:, start:stop], stop - start, spec)
-
-
 def _mixed(
     one: Wav, start: int, stop: int, settings: Sound, spec: TensorSpec, note: Note
 ) -> NDArray[Any]:
@@ -274,7 +268,8 @@ def _mixed(
             f"{one.path} holds {_STORED[one.kind]}, and input '{spec.name}' takes {spec.dtype}",
             fix=f"convert it to {8 * wanted.itemsize} bit PCM",
         )
-    way = settings.channels or ("each" if _takes(spec) == one.channels > 1 else "mean")
+    there = spec.shape[1] if spec.shape is not None and len(spec.shape) == 3 else 0
+    way = settings.channels or ("each" if there == one.channels > 1 else "mean")
     if way == "first":
         values = values[:, :1]
     elif way == "mean" and one.channels > 1:
@@ -282,12 +277,6 @@ def _mixed(
         mean = values.mean(axis=1, dtype=np.float64, keepdims=True)
         values = (np.rint(mean) if values.dtype.kind in "iu" else mean).astype(values.dtype)
     return values.T.astype(wanted)
-
-
-def _takes(spec: TensorSpec) -> int:
-    """Return how many channels a shape [batch, channels, length] has; 0 where it does not say."""
-    dim = spec.shape[1] if spec.shape is not None and len(spec.shape) == 3 else 0
-    return dim if isinstance(dim, int) else 0
 
 
 def _shaped(values: NDArray[Any], length: int, spec: TensorSpec) -> NDArray[Any]:
