@@ -34,7 +34,7 @@ class View:
         total: Seconds of the time budget.
         kept_back: Seconds of those left that finalists and what follows them will take.
         by_operator: Operator -> its share of the original's time; empty where none was taken.
-        paid: What paid on this kind of machine before: see `search.expectation.elsewhere`.
+        paid: What paid on this kind of machine before: see `search.expectation.priors`.
         wanted: By what the winner is chosen, and its bounds: `search.compare.to_beat` says which
             latency still may win.
         by_region: Whether a survey may be asked for.

@@ -11,7 +11,7 @@ class PlanTally:
     """How fast like plans were, each search counted once.
 
     Attributes:
-        model: What the models have in common: see `search.expectation.elsewhere.model_kind`.
+        model: What the models have in common: see `search.expectation.priors.model_kind`.
         features: What the plans have in common, with weights: see
             `search.expectation.features.latency_features`.
         searches: That timed one.
