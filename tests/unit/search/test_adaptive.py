@@ -106,6 +106,8 @@ def test_it_ends_where_nothing_may_gain() -> None:
 
     found = searched(flat, left=10_000.0, most=400)
     assert len(found) < 100
+    (last,) = [one for one in found if one.plan == Plan(AS_IS, BF16)]
+    assert last.effort == "search", "the fastest screened plan is timed in full before the finals"
 
 
 def test_what_died_is_not_proposed_under_that_hint_again() -> None:
@@ -132,14 +134,6 @@ def test_nothing_begins_that_does_not_fit_into_the_time() -> None:
     assert late.count > 10
     assert all(one.why for one in late.untried)
     assert "not tried for lack of time" in late.notes[0]
-
-
-def test_the_fastest_screened_plan_is_timed_in_full_before_the_finals() -> None:
-    def flat(plan: Plan) -> tuple[float, float]:
-        return (0.2, 0.0) if plan == Plan(AS_IS, BF16) else (3.0, 0.0)
-
-    (last,) = [t for t in searched(flat, left=10_000.0, most=400) if t.plan == Plan(AS_IS, BF16)]
-    assert last.effort == "search"
 
 
 def listed(monkeypatch: pytest.MonkeyPatch, **expected: Expected) -> View:

@@ -22,7 +22,7 @@ from ortune.core.study import Header, Study
 from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
 from ortune.experiment import measure
 from ortune.experiment.build import Files
-from ortune.experiment.ledger import Ledger, read_study, write_header
+from ortune.experiment.ledger import Ledger, write_header
 from ortune.search import by_batch
 from ortune.search.by_batch import LEADERS, Sweep, demand, leading
 from ortune.search.request import Optimize
@@ -228,15 +228,3 @@ def test_wrong_values_have_a_fix(given: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize(("text", "seconds"), [("20ms", 0.02), (".5s", 0.5), ("1.5", 1.5)])
 def test_a_latency_is_read_in_milliseconds_or_seconds(text: str, seconds: float) -> None:
     assert Optimize("m.onnx", batches="4", max_latency=text).max_latency == pytest.approx(seconds)
-
-
-def test_a_run_that_was_swept_is_read_with_its_batches(tmp_path: Path) -> None:
-    made = studies.study(tmp_path)
-    root = Path(made.root)
-    write_header(root, made.header)
-    Ledger(root).append(made.baseline)
-    for batch in ("16", "4", "none"):
-        (root / "batches" / batch).mkdir(parents=True)
-        Ledger(root / "batches" / batch).append(made.baseline)
-    (root / "batches" / "8").mkdir()
-    assert list(read_study(root).batches) == [4, 16]
