@@ -88,7 +88,7 @@ def test_pictures_in_a_table(tmp_path: Path) -> None:
     ("columns", "what"),
     [
         ({"label": [1]}, "input 'ids' is missing"),
-        ({"ids": [[1], None]}, "column 'ids' is empty"),
+        ({"ids": [[1], None]}, "a.parquet row 1: column 'ids' is empty"),
         ({"ids": [["a"]]}, "wrong dtype"),
         ({"ids": [[0.5]]}, "wrong dtype"),
         ({"ids": [[[1], [2, 3]]]}, "different lengths"),
