@@ -151,7 +151,7 @@ def read(path: Path) -> SavedRanges:
             fix="give JSON of `ortune calibrate -o`, or TensorRT's cache, not onnxruntime's table",
         ) from None
     digest = hashlib.sha256(raw).hexdigest()[:16]
-    if tensorrt_cache.is_cache(text):
+    if text.startswith("TRT-"):
         ranges = tensorrt_cache.parse(text, str(path))
         held = {name: Entry(name, seen.low, seen.high) for name, seen in ranges.items()}
         return SavedRanges(str(path), digest, held, symmetric=True)

@@ -24,11 +24,6 @@ _WITHOUT = 11
 """The first version without int8 calibrators (NVIDIA, migrating from TensorRT 10.x to 11.x)."""
 
 
-def is_cache(text: str) -> bool:
-    """Say whether a text begins as a cache does."""
-    return text.startswith("TRT-")
-
-
 def text(ranges: Ranges, version: str) -> str:
     """Return the text of a cache, tensors in the order given.
 

@@ -112,7 +112,7 @@ def units(
         checks.shape(block.where, columns[spec.name].shape, spec, batch=shared)
         checks.dtype(block.where, columns[spec.name].dtype, spec)
     held = [((1, *c.shape[1:]) if shared else c.shape, c.dtype) for c in columns.values()]
-    sizes.demand(sizes.total_bytes(held), block.where)
+    sizes.demand(sum(sizes.array_bytes(*one) for one in held), block.where)
     if shared:
         count = next(iter(columns.values())).shape[0]
         if label is not None and label.shape[0] != count:

@@ -136,12 +136,11 @@ def _scores(name: str, arrays: Arrays) -> bool:
         return False
     if (_FLAT_SCORES if rank == 2 else _SCORES).search(name):
         return True
-    return all(_probabilities(array.astype(np.float64)) for array in arrays)
-
-
-def _probabilities(rows: NDArray[np.float64]) -> bool:
-    sums = rows.sum(axis=-1)
-    return bool((rows >= 0).all() and np.allclose(sums, 1, rtol=0, atol=_TOLERANCE))
+    rows = (array.astype(np.float64) for array in arrays)
+    return all(
+        (one >= 0).all() and np.allclose(one.sum(axis=-1), 1, rtol=0, atol=_TOLERANCE)
+        for one in rows
+    )
 
 
 def _unit(arrays: Arrays) -> bool:

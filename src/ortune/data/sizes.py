@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,3 @@ def disk_room(folder: Path) -> int:
 def array_bytes(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
     """Return the bytes of an array, however large: Python's integers do not overflow."""
     return math.prod(map(int, shape)) * dtype.itemsize
-
-
-def total_bytes(arrays: Iterable[tuple[Sequence[int], np.dtype[Any]]]) -> int:
-    """Return the bytes of several arrays."""
-    return sum(array_bytes(shape, dtype) for shape, dtype in arrays)

@@ -11,6 +11,7 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
+from ortune.calibration import reuse
 from ortune.core import preprocess
 from ortune.core.acceptance import FASTEST, Goal
 from ortune.core.atomic_write import write_text
@@ -196,7 +197,8 @@ def _fed(
     """Read or record the samples beside those of an earlier run, and check that they agree."""
     draft = root / "data.part"
     shutil.rmtree(draft, ignore_errors=True)
-    given = samples.given_ranges(request)  # before anything is said of the samples
+    ranges = request.ranges_from  # read before anything is said of the samples
+    given = None if ranges is None else reuse.load(Path(ranges), request.models[0])
     try:
         if request.evaluate and request.data is None:
             with _start(request, root, {}, sink) as worker:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ortune.calibration import reuse
 from ortune.calibration.ranges_file import SavedRanges
 from ortune.core import atomic_write
 from ortune.core.errors import BadData, BadSettings
@@ -121,16 +120,6 @@ class Feeding:
             sink(Note(text))
         material = replace(material, feeds=made, calibration=tuple(range(made.count)))
         return replace(self, materials={MAIN: material})
-
-
-def given_ranges(request: ExperimentRequest) -> GivenRanges | None:
-    """Read the ranges of an earlier calibration, if a file of them is given.
-
-    Raises:
-        BadData: It cannot be read, or is of another model.
-    """
-    path = request.ranges_from
-    return None if path is None else reuse.load(Path(path), request.models[0])
 
 
 def given(

@@ -279,8 +279,8 @@ def extended(plan: Plan, facts: Facts) -> Iterator[Plan]:
     last = steps[-1] if steps else None
     if not isinstance(last, Quantizer):
         return
-    kit = len(steps) - 1
-    while kit and (isinstance(steps[kit - 1], Quantizer) or _named_in(plan, steps[kit - 1])):
+    kit, named = len(steps) - 1, plan.recipe.name.split(" + ")  # a rescue is named by its kit too
+    while kit and (isinstance(steps[kit - 1], Quantizer) or str(steps[kit - 1]) in named):
         kit -= 1
     for more in last.extensions(facts):
         yield _named(plan, steps[:kit], (*(_ahead(one, more) for one in steps[kit:-1]), more))
@@ -289,11 +289,6 @@ def extended(plan: Plan, facts: Facts) -> Iterator[Plan]:
 def _named(plan: Plan, before: tuple[Step, ...], steps: tuple[Step, ...]) -> Plan:
     name = " + ".join(str(one) for one in steps)
     return Plan(Recipe(name, (*before, *steps)), plan.backend)
-
-
-def _named_in(plan: Plan, step: Step) -> bool:
-    """Whether a recipe is called by a step too, as a rescue is by its kit."""
-    return str(step) in plan.recipe.name.split(" + ")
 
 
 def _ahead(step: Step, last: Quantizer) -> Step:

@@ -136,11 +136,6 @@ class Scored:
     indices: tuple[int, ...]
     labels: tuple[Any, ...] | None = None
 
-    def subset(self, places: Sequence[int]) -> Scored:
-        """Return the samples at some places."""
-        labels = None if self.labels is None else tuple(self.labels[at] for at in places)
-        return Scored(tuple(self.indices[at] for at in places), labels)
-
 
 @dataclass(frozen=True)
 class AccuracyCost:
@@ -270,7 +265,8 @@ class AccuracyRuns:
 
     def _run_float(self, places: Sequence[int]) -> None:
         """Run the float model: its outputs are what all others are compared with."""
-        self._scored = self._all.subset(places)
+        labels = self._all.labels and tuple(self._all.labels[at] for at in places)
+        self._scored = Scored(tuple(self._all.indices[at] for at in places), labels)
         self._save(self._scored.indices)
         if self.loss.own:
             self._base = self._records(self._worker)[0]

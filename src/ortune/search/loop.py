@@ -133,7 +133,12 @@ class _Loop:
 
     def run(self, explore: Callable[[Callable[[str], None]], Space]) -> str:
         """Try, confirm and explain; say how it ended."""
-        self._count_former_time()
+        if not ended(self.context.root):  # killed or interrupted: it has the time that was left
+            former = sum(trial.seconds for trial in self.trials) + self.regions.seconds
+            if self.aim.target_speedup is None:  # else finals are measured on the way
+                self.closing = closing(self.trials)
+            self.aim = replace(self.aim, began=self.aim.began - former)
+            self.sink(TimeLeft(self.aim.all_left()))
         self.attempts.baseline()
         self._count_set_up()
         space = explore(self.attempts.note)
@@ -143,7 +148,9 @@ class _Loop:
         self.conclude()
         if text := conclusion.what_would_be_found(self.trials, self._finals()):
             self.attempts.note(text)
-        self._explain()
+        base, costs_s = self.context.job.baseline, lambda: self._reserve().explained_s
+        for one in explained(self.attempts, self._winner(), base, costs_s, self.aim.left):
+            self.history.append(one)  # an interrupt leaves those measured so far
         fixed_shapes.tell(self.attempts, space, self._winner(), self.aim.left())
         self.judge_machine()
         return finished
@@ -152,15 +159,6 @@ class _Loop:
     def trials(self) -> Sequence[Trial]:
         """All so far, the original first."""
         return self.attempts.ledger.trials
-
-    def _count_former_time(self) -> None:
-        """Let a run that was killed or interrupted go on with the time that it had left."""
-        if not ended(self.context.root):
-            former = sum(trial.seconds for trial in self.trials) + self.regions.seconds
-            if self.aim.target_speedup is None:  # else finals are measured on the way
-                self.closing = closing(self.trials)
-            self.aim = replace(self.aim, began=self.aim.began - former)
-            self.sink(TimeLeft(self.aim.all_left()))
 
     def _count_set_up(self) -> None:
         """Where reading and scoring the original took long, say so and count from here."""
@@ -280,15 +278,6 @@ class _Loop:
         around = self.attempts.ledger.find(trial.neighbour_of, "search")
         gains = around is None or quicker(trial, around) or self.wanted.saves(trial, around)
         return not gains
-
-    def _explain(self) -> None:
-        """Measure what each kind of change brought on the way to the winner."""
-        base = self.context.job.baseline
-        found = explained(
-            self.attempts, self._winner(), base, lambda: self._reserve().explained_s, self.aim.left
-        )
-        for one in found:  # an interrupt leaves those measured so far
-            self.history.append(one)
 
     # --- judgement --------------------------------------------------------------------------
 

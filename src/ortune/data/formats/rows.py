@@ -84,7 +84,8 @@ def block(
         spec = known.get(name)
         if value is None:
             raise BadData(f"{where}: column '{name}' is empty", fix="leave such rows out")
-        if spec is not None and _is_picture(value):
+        kept = isinstance(value, Mapping) and "bytes" in value
+        if spec is not None and (kept or hasattr(value, "getexif")):
             columns[name] = Column.of(tensor(value, where))
             continue
         array = checks.as_array(value, where, spec)
@@ -99,10 +100,6 @@ def plain(value: Any) -> Any:
     if hasattr(value, "to_numpy"):
         return np.asarray(value.to_numpy())
     return value.as_py()
-
-
-def _is_picture(value: Any) -> bool:
-    return hasattr(value, "getexif") or (isinstance(value, Mapping) and "bytes" in value)
 
 
 def _opened(value: Any, where: str) -> Any:
