@@ -35,9 +35,13 @@ class Feeds:
     """Samples that fit the model.
 
     Attributes:
+        stream: File that holds them.
+        count: Number of samples.
         digests: Of each sample's tensors; equal samples, equal digests.
         labels: One a sample, as plain data: a number, a text, or nested lists of them.
         groups: One a sample; samples of one group are not independent.
+        source: Where they come from.
+        synthetic: Made up.
         notes: What a person should know: conversions, defaults.
     """
 
