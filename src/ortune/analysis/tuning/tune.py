@@ -1,29 +1,40 @@
-"""The runtime settings that a model runs fastest with, on this machine."""
+"""The runtime settings that a model runs fastest with: coordinate descent by paired tests.
+
+It is no search with a fixed recipe, for what it promises a search does not keep. Waiting for a CPU
+is part of what settings change, so entries that a neighbour disturbed count in its steps; where a
+neighbour was asked for, also in what is claimed. Every value is tried, against the best so far,
+and not what is expected to gain. Settings that change numbers are tried on made-up inputs too,
+and those that no run may store.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ortune.analysis.tuning.descent import Answers, Attempt, Descent, Tools, changed
 from ortune.analysis.tuning.requests import Tune
 from ortune.core.acceptance import Outcome
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
-from ortune.core.event import Note, TimeLeft
-from ortune.core.facts import TensorSpec
+from ortune.core.event import Note, Progress, Sink, TimeLeft, silent
+from ortune.core.facts import Facts
 from ortune.core.outputs import free
 from ortune.core.plugins import codec
+from ortune.core.plugins.plugin import spell
 from ortune.core.plugins.spelling import parse_given
 from ortune.core.reading import read_workload
 from ortune.core.request import verb
 from ortune.core.result import TableResult, as_json
-from ortune.core.trial import Interval, Verdict
-from ortune.core.workload import Workload, spread
+from ortune.core.trial import Block, Burst, Interval, Pair, Verdict
+from ortune.core.workload import spread
 from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
@@ -38,14 +49,82 @@ from ortune.measurement.machine.load import busy
 from ortune.measurement.outputs import keep_outputs
 from ortune.measurement.process import Worker, WorkerFailed, lone
 from ortune.measurement.timing import stats
-from ortune.measurement.timing.turns import ready
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming, fresh_pairs
+from ortune.measurement.timing.turns import live, ready
 from ortune.metrics.max_error import MaxError
 from ortune.metrics.snr import Snr
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
+from ortune.recipe.descent import GAIN, walk
 from ortune.recipe.space import Target
 
-WORDS = tuple(one for one in Outcome if one is not Outcome.UNTRIED)
+_ROUNDS = 2
+_MOST_PAIRS = 5
+"""Fresh pairs of processes at most behind a setting; two at least behind one that is kept."""
+PROMISING = 0.95
+"""Beyond two pairs, undecided settings are timed on only if they may gain this."""
+_FINAL_SHARE = 0.25
+"""Of the time: the winner is measured against the start in fresh pairs."""
+_CPU_RUNS = 0.3
+"""Seconds of running behind a figure of CPU time."""
+_COMPARED = 32
+"""Samples whose outputs are compared."""
+_SCORING_S = 300.0
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How a candidate's outputs stand to those of the start.
+
+    Attributes:
+        fine: They are equal, or within the budget when the candidate changes numbers.
+        said: In a few words.
+        snr: Signal to noise, dB.
+        max_error: Largest absolute difference.
+    """
+
+    fine: bool
+    said: str
+    snr: float
+    max_error: float
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One value of one setting, and what became of it.
+
+    Attributes:
+        setting: The field, or another name of the coordinate.
+        value: The fields that it changes, as they are spelled.
+        backend: All settings of the candidate, spelled.
+        ratio: Its latency over that of the best before it; None when it did not run.
+        kept: It became the best.
+        why: Why it was kept or not.
+        answers: Compared only when it was faster.
+    """
+
+    setting: str
+    value: str
+    backend: str
+    ratio: Interval | None = None
+    kept: bool = False
+    why: str = ""
+    answers: Answers | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the value may be called by its interval."""
+        if self.ratio is None:
+            return Outcome.FAILED
+        if not self.ratio.clear:
+            return Outcome.LEVEL
+        if self.answers is not None and not self.answers.fine:
+            return Outcome.FAILS
+        return Outcome.FASTER if self.ratio.high < 1 else Outcome.SLOWER
+
+    def __str__(self) -> str:
+        ratio = "" if self.ratio is None else f" {self.ratio}"
+        return f"{self.value}:{ratio} {'kept' if self.kept else 'not kept'}: {self.why}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,9 +184,214 @@ class TuneResult(TableResult):
     advice: tuple[str, ...] = ()
 
 
-_COMPARED = 32
-"""Samples whose outputs are compared."""
-_SCORING_S = 300.0
+@dataclass
+class Descent:
+    """A running descent.
+
+    Attributes:
+        start: Starts a worker of these settings, not loaded yet.
+        compare: Compares a live worker's outputs with those of the start.
+        seconds: Time for all steps and the final pairs.
+        waiting: Entries that waited for a CPU count in what is claimed.
+        untried: Values of settings that were left for lack of time.
+    """
+
+    target: Target
+    facts: Facts
+    start: Callable[[Backend], Worker]
+    compare: Callable[[Worker, Backend], Answers]
+    seconds: float
+    waiting: bool = False
+    sink: Sink = silent
+    attempts: list[Attempt] = field(default_factory=list)
+    finished: str = "done"
+    untried: int = 0
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+        self._costs: list[float] = []
+        self.timed: list[list[Pair]] = []
+        self.best = self.target.backend
+        self._pair_s = min(4.0, max(1.0, self.seconds / 40))
+
+    def run(self) -> None:
+        """Go through the settings until a round changes nothing."""
+        for _ in range(_ROUNDS):
+            before = self.best
+            self._round()
+            if self.best == before or self.finished != "done":
+                break
+
+    def _round(self) -> None:
+        with ExitStack() as stack:
+            ((best, _),) = stack.enter_context(live(partial(self.start, self.best)))
+            tried = {attempt.backend for attempt in self.attempts}
+            steps = walk(lambda: self.best, partial(self.target.coordinates, facts=self.facts))
+            for setting, candidate in steps:
+                if str(candidate) in tried:
+                    continue
+                if self._is_late():
+                    self.finished = "time"
+                    self.untried = 1 + sum(str(other) not in tried for _, other in steps)
+                    return
+                attempt = self._attempt(best, setting, candidate)
+                self.attempts.append(attempt)
+                self.sink(Note(str(attempt)))
+                if attempt.kept:
+                    self.best = candidate
+                    stack.close()
+                    ((best, _),) = stack.enter_context(live(partial(self.start, candidate)))
+
+    def _is_late(self) -> bool:
+        """Whether what is left of the time belongs to the final pairs, if there will be any."""
+        reserve = 0.0
+        if self.best != self.target.backend:
+            reserve = max(_FINAL_SHARE * self.seconds, 1.5 * stats.PAIRS * fmean(self._costs))
+        return time.monotonic() - self._began > self.seconds - reserve
+
+    def _attempt(self, best: Worker, setting: str, candidate: Backend) -> Attempt:
+        """Time a candidate in pairs until the answer is clear; compare its outputs once.
+
+        The first pair is against the live process of the best. Each further one is fresh: what
+        one process of the best is quicker or slower by would be in all pairs.
+        """
+        tried = Attempt(setting, changed(self.best, candidate), str(candidate))
+        pairs: list[Pair] = []
+        self.timed.append([])
+        starts = (partial(self.start, self.best), partial(self.start, candidate))
+        fresh = fresh_pairs(*starts, _MOST_PAIRS, Effort(seconds=self._pair_s), first=best)
+        began = time.monotonic()
+        try:
+            with closing(fresh):
+                self._show(setting)
+                for one in fresh:
+                    pairs.append(whole(one.pair))
+                    self.timed[-1].append(self._counted(one.pair))
+                    ratio = stats.ratio(pairs)
+                    tried = replace(tried, ratio=ratio)
+                    self._show(setting)
+                    if ratio.low > 1 or ratio.value > (PROMISING if len(pairs) > 1 else GAIN):
+                        break
+                    answers = tried.answers or self.compare(one.candidate, candidate)
+                    tried = replace(tried, answers=answers)
+                    self._costs.append(time.monotonic() - began)
+                    if not answers.fine:
+                        return replace(tried, why=f"cannot be kept: {answers.said}")
+                    if len(pairs) > 1 and (ratio.high < 1 or self._is_late()):
+                        break
+                    began = time.monotonic()
+        except BaselineFailed:
+            raise
+        except WorkerFailed as error:
+            return replace(tried, why=f"does not run: {error.failure.reason}")
+        if ratio.low > 1:
+            return replace(tried, answers=None, why=f"slower: {ratio.value:.3f}")
+        if ratio.high >= 1:
+            return replace(tried, answers=None, why=str(Outcome.LEVEL))
+        if ratio.value > GAIN:
+            why = f"gains less than {100 * (1 - GAIN):.0f} %"
+            return replace(tried, answers=None, why=why)
+        return replace(
+            tried, kept=True, why=f"{100 * (1 - ratio.value):.0f} % less time, {answers.said}"
+        )
+
+    def _show(self, setting: str) -> None:
+        spent = time.monotonic() - self._began
+        self.sink(Progress(f"trying {setting}", spent, self.seconds))
+
+    def confirm(self) -> tuple[Interval, Interval | None]:
+        """Return latency and CPU time of the best over those of the start, in fresh pairs.
+
+        As many pairs, as long, and the same interval as behind a claim of a search. CPU time is
+        that of all threads, spinning after a run included; its ends are the least and the most of
+        the pairs. Where the best is not faster after all, the start is the best: a ratio of 1.
+        """
+        same = Interval(1.0, 1.0, 1.0)
+        if self.best == self.target.backend:
+            return same, None
+        pairs: list[Pair] = []
+        shares: list[float] = []
+        starts = (partial(self.start, self.target.backend), partial(self.start, self.best))
+        fresh = fresh_pairs(*starts, stats.PAIRS, claiming(self._pair_s))
+        with closing(fresh):
+            for one in fresh:
+                pairs.append(self._counted(one.pair))
+                sample = [ns for block in one.pair.blocks for ns in block.baseline.latency_ns]
+                runs = max(2, min(2000, int(_CPU_RUNS * 1e9 * len(sample) / max(1, sum(sample)))))
+                base = max(1, cpu_ns(one.baseline, runs))
+                shares.append(cpu_ns(one.candidate, runs) / base)
+        ratio = stats.ratio(pairs, learnt=stats.Learnt.of(self.timed))
+        self.timed.append(pairs)
+        if ratio.high >= 1:
+            self.best = self.target.backend
+            return same, None
+        shares.sort()
+        return ratio, Interval(shares[len(shares) // 2], shares[0], shares[-1])
+
+    def _counted(self, pair: Pair) -> Pair:
+        return whole(pair) if self.waiting else pair
+
+
+def whole(pair: Pair) -> Pair:
+    """Return a pair in which every entry counts, waiting included.
+
+    Where most entries waited, a run takes either its own time or a neighbour's time slice more:
+    the mean of a burst then says what its median hides.
+    """
+    averaged = stats.disturbed([pair]) > 0.5
+
+    def side(burst: Burst) -> Burst:
+        if not averaged:
+            return replace(burst, waited=(-1.0,) * len(burst.waited))
+        runs = burst.runs_each * len(burst.latency_ns)
+        return Burst((round(fmean(burst.latency_ns)),), (-1.0,), runs)
+
+    return Pair(tuple(Block(side(block.baseline), side(block.candidate)) for block in pair.blocks))
+
+
+def cpu_ns(worker: Worker, runs: int) -> int:
+    """Return CPU nanoseconds of all threads for a number of runs and what they spin afterwards."""
+    worker.ask("rest")
+    before = worker.ask("usage")["cpu_ns"]
+    worker.ask("burst", at=0, runs=runs)
+    worker.ask("rest")
+    return int(worker.ask("usage")["cpu_ns"] - before)
+
+
+def changed(base: Backend, other: Backend) -> str:
+    """Return the fields in which a backend differs, as they are spelled."""
+    values = {f.name: getattr(other, f.name) for f in fields(other)}
+    differing = (name for name in values if getattr(base, name) != values[name])
+    return ", ".join(f"{name}={spell(values[name])}" for name in differing)
+
+
+def compare_answers(budget: Budget, part: ScoredPart, worker: Worker, backend: Backend) -> Answers:
+    """Compare a loaded worker's outputs: equal to 80 dB, or within the budget if lossy."""
+    metrics = [budget.metric, Snr(), MaxError()]
+    tables = records(worker, metrics, part, _SCORING_S)
+    snr, error = metrics[1].aggregate(tables[1]), metrics[2].aggregate(tables[2])
+    if snr >= EXACT_DB:
+        return Answers(True, "the same outputs", snr, error)
+    if not backend.lossy:
+        return Answers(False, f"its outputs differ: {snr:.0f} dB", snr, error)
+    score = judge(budget, tables[0], part.records, part.groups, proof=())
+    said = f"{score.metric} {score.value:.4g}, {score.verdict}"
+    return Answers(score.verdict is not Verdict.FAILS, said, snr, error)
+
+
+def _scored(
+    worker: Worker, feeds: Feeds, wanted: str | None, folder: Path
+) -> tuple[ScoredPart, Budget, str]:
+    """Run the start once; return the samples that are compared, the budget and its rule."""
+    indices = spread(feeds.count, _COMPARED)
+    with worker:
+        ready(worker)
+        outputs = keep_outputs(worker, indices, folder / "expected.stream", _SCORING_S)
+    labels = None if feeds.labels is None else [feeds.labels[k] for k in indices]
+    budget, rule = budget_for(wanted, outputs, labels)
+    inputs = Stream(feeds.stream).__getitem__
+    scored = (indices, outputs, budget.metric, feeds.labels, feeds.groups, inputs)
+    return scored_part("search", *scored), budget, rule
 
 
 def run(asked: Tune) -> TuneResult:
@@ -117,148 +401,77 @@ def run(asked: Tune) -> TuneResult:
     the same outputs.
     """
     out = None if asked.out is None else free(asked.out, asked.force, asked.model)
-    result = _tuned(asked)
+    origin, pinned = parse_given(Backend, asked.backends)
+    offered = demand(origin)
+    path, workload = Path(asked.model), read_workload(asked.workload, asked.batch)
+    facts = model_facts.facts(file.load(path), read=True)
+    before = noise.snapshot()
+    with TemporaryDirectory(prefix="ortune-") as name, busy(int(asked.beside_load)):
+        folder = Path(name)
+        feeds = given.samples(
+            asked.data,
+            facts.inputs,
+            folder,
+            labels=asked.labels,
+            batch=workload.batch,
+            shapes=asked.shapes,
+            ranges=asked.ranges,
+            sink=asked.sink,
+        )
+
+        def start(backend: Backend) -> Worker:
+            return Worker(lone(path, backend, feeds.stream, folder, "tune", workload))
+
+        try:
+            part, budget, rule = _scored(start(origin), feeds, asked.budget, folder)
+            asked.sink(TimeLeft(asked.seconds))
+            target = Target(origin, offered, pinned, workload.splits(offered.effective_cpus))
+            compare = partial(compare_answers, budget, part)
+            waiting = bool(asked.beside_load)
+            descent = Descent(target, facts, start, compare, asked.seconds, waiting, asked.sink)
+            descent.run()
+            stepped_to = descent.best
+            ratio, cpu_ratio = descent.confirm()
+        except WorkerFailed as error:
+            fix = f"check the model and the data; again alone: {error.failure.reproduce}"
+            raise error.as_bad_model(path, origin, fix) from None
+    record, best = noise.between(before, noise.snapshot()), descent.best
+    disturbed = stats.disturbed([pair for pairs in descent.timed for pair in pairs])
+    reach = stats.half_width(stats.Learnt.of(descent.timed))
+    machine = noise.judge(record, disturbed, reach=reach, claimed=best != origin)
+    outcomes = [attempt.outcome for attempt in descent.attempts]
+    counts = {str(o): outcomes.count(o) for o in Outcome if o is not Outcome.UNTRIED}
+    result = TuneResult(
+        start=str(origin),
+        best=str(best),
+        settings=codec.encode(best),
+        changed=changed(origin, best),
+        improved=best != origin,
+        lossy=best.lossy,
+        ratio=ratio,
+        cpu_ratio=cpu_ratio,
+        finished=descent.finished,
+        attempts=tuple(descent.attempts),
+        model=str(path),
+        workload=str(workload),
+        cpus=offered.effective_cpus,
+        denormals=facts.denormals,
+        budget=str(budget),
+        budget_rule=rule,
+        samples=len(part.indices),
+        synthetic=feeds.synthetic,
+        beside_load=int(asked.beside_load),
+        machine=offered.machine,
+        versions=offered.versions,
+        noise=record.readings(),
+        unconfirmed="" if stepped_to == best else str(stepped_to),
+        counts=counts | {str(Outcome.UNTRIED): descent.untried},
+        too_noisy=machine.too_noisy,
+        advice=tuple(map(str, machine.advice)),
+    )
     if out is not None:
         write_text(out, as_json(result, indent=1) + "\n")
     return result
 
 
-def _tuned(asked: Tune) -> TuneResult:
-    origin, pinned = parse_given(Backend, asked.backends)
-    offered = demand(origin)
-    path, driven = Path(asked.model), read_workload(asked.workload, asked.batch)
-    loaded = file.load(path)
-    facts = model_facts.facts(loaded, read=True)
-    before = noise.snapshot()
-    with TemporaryDirectory(prefix="ortune-") as folder, busy(int(asked.beside_load)):
-        fed = _samples(asked, facts.inputs, driven.batch, Path(folder))
-        case = _Case(path, driven, fed, Path(folder))
-        try:
-            truth = _truth(case, origin, asked.budget)
-            asked.sink(TimeLeft(asked.seconds))
-            tell = lambda tried: asked.sink(Note(line(tried)))  # noqa: E731
-            tools = Tools(case.start, truth.compare, tell, asked.sink)
-            target = Target(origin, offered, pinned, driven.splits(offered.effective_cpus))
-            descent = Descent(target, facts, tools, asked.seconds, waiting=bool(asked.beside_load))
-            found = descent.run()
-            ratio, cpu = judged(descent)
-        except WorkerFailed as error:
-            fix = f"check the model and the data; again alone: {error.failure.reproduce}"
-            raise error.as_bad_model(path, origin, fix) from None
-    record = noise.between(before, noise.snapshot())
-    improved = descent.best != origin
-    reach = stats.half_width(descent.learnt())
-    machine = noise.judge(record, descent.disturbed(), reach=reach, claimed=improved)
-    outcomes = [attempt.outcome for attempt in descent.attempts]
-    return TuneResult(
-        start=str(origin),
-        best=str(descent.best),
-        settings=codec.encode(descent.best),
-        changed=changed(origin, descent.best),
-        improved=improved,
-        lossy=descent.best.lossy,
-        ratio=ratio,
-        cpu_ratio=cpu,
-        finished=descent.finished,
-        attempts=tuple(descent.attempts),
-        model=str(path),
-        workload=str(driven),
-        cpus=offered.effective_cpus,
-        denormals=facts.denormals,
-        budget=str(truth.budget),
-        budget_rule=truth.rule,
-        samples=len(truth.part.indices),
-        synthetic=fed.synthetic,
-        beside_load=int(asked.beside_load),
-        machine=offered.machine,
-        versions=offered.versions,
-        noise=record.readings(),
-        unconfirmed="" if found == descent.best else str(found),
-        counts={str(one): outcomes.count(one) for one in WORDS}
-        | {str(Outcome.UNTRIED): descent.untried},
-        too_noisy=machine.too_noisy,
-        advice=tuple(map(str, machine.advice)),
-    )
-
-
 tune = verb(Tune, run)
-
-
-def _samples(asked: Tune, inputs: Sequence[TensorSpec], batch: int, folder: Path) -> Feeds:
-    return given.samples(
-        asked.data,
-        inputs,
-        folder,
-        labels=asked.labels,
-        batch=batch,
-        shapes=asked.shapes,
-        ranges=asked.ranges,
-        sink=asked.sink,
-    )
-
-
-def line(attempt: Attempt) -> str:
-    """Write an attempt as one line."""
-    ratio = "" if attempt.ratio is None else f" {attempt.ratio}"
-    word = "kept" if attempt.kept else "not kept"
-    return f"{attempt.value}:{ratio} {word}: {attempt.why}"
-
-
-@dataclass(frozen=True)
-class _Case:
-    """What every worker of a tuning shares."""
-
-    model: Path
-    workload: Workload
-    fed: Feeds
-    folder: Path
-
-    def start(self, backend: Backend) -> Worker:
-        """Start a worker, not loaded yet."""
-        stream = self.fed.stream
-        return Worker(lone(self.model, backend, stream, self.folder, "tune", self.workload))
-
-
-@dataclass(frozen=True)
-class _Truth:
-    """The outputs of the start, and how others are compared with them."""
-
-    part: ScoredPart
-    budget: Budget
-    rule: str
-
-    def compare(self, worker: Worker, backend: Backend) -> Answers:
-        """Compare a loaded worker's outputs: equal to 80 dB, or within the budget if lossy."""
-        metrics = [self.budget.metric, Snr(), MaxError()]
-        tables = records(worker, metrics, self.part, _SCORING_S)
-        snr, error = metrics[1].aggregate(tables[1]), metrics[2].aggregate(tables[2])
-        if snr >= EXACT_DB:
-            return Answers(True, "the same outputs", snr, error)
-        if not backend.lossy:
-            return Answers(False, f"its outputs differ: {snr:.0f} dB", snr, error)
-        score = judge(self.budget, tables[0], self.part.records, self.part.groups, proof=())
-        said = f"{score.metric} {score.value:.4g}, {score.verdict}"
-        return Answers(score.verdict is not Verdict.FAILS, said, snr, error)
-
-
-def _truth(case: _Case, origin: Backend, given: str | None) -> _Truth:
-    """Run the start once on the samples that are compared."""
-    fed, indices = case.fed, spread(case.fed.count, _COMPARED)
-    with case.start(origin) as worker:
-        ready(worker)
-        outputs = keep_outputs(worker, indices, case.folder / "expected.stream", _SCORING_S)
-    labels = None if fed.labels is None else [fed.labels[k] for k in indices]
-    budget, rule = budget_for(given, outputs, labels)
-    inputs = Stream(fed.stream).__getitem__
-    part = scored_part("search", indices, outputs, budget.metric, fed.labels, fed.groups, inputs)
-    return _Truth(part, budget, rule)
-
-
-def judged(descent: Descent) -> tuple[Interval, Interval | None]:
-    """Re-measure the best; when it is not faster after all, the start wins: a ratio of 1."""
-    if descent.best != descent.target.backend:
-        ratio, cpu = descent.judged()
-        if ratio.high < 1:
-            return ratio, cpu
-        descent.best = descent.target.backend
-    return Interval(1.0, 1.0, 1.0), None
