@@ -255,24 +255,10 @@ def _saved(subject: Subject, loaded: Variant) -> Iterator[Variant]:
         yield Variant(name, out, raw, once_s, loaded.name)
 
 
-ONE = Interval(1.0, 1.0, 1.0)
 PAIRS = 3
 """Pairs of fresh processes a ratio: a pair has an effect of its own."""
 _PAIR_S = 0.1
 """Timing that a pair is worth starting two processes for; where there is less, pairs are fewer."""
-
-
-@dataclass
-class Starts:
-    """What starting a variant took, a fresh process each: session creation, first inference."""
-
-    load_ns: list[int]
-    first_ns: list[int]
-
-    @property
-    def sums(self) -> list[int]:
-        """Both together."""
-        return [load + first for load, first in zip(self.load_ns, self.first_ns, strict=True)]
 
 
 class Clock:
@@ -282,9 +268,14 @@ class Clock:
         self.variants = made
         self._subject, self._stream = subject, stream
 
-    def starts(self, count: int) -> tuple[dict[str, Starts], list[int]]:
-        """Start every variant in turns, each time in a fresh process."""
-        found = {one.name: Starts([], []) for one in self.variants}
+    def starts(self, count: int) -> tuple[dict[str, list[tuple[int, int]]], list[int]]:
+        """Start every variant in turns, each time in a fresh process.
+
+        Returns:
+            Nanoseconds of session creation and of the first inference, a pair a process, by name;
+            and those of importing the runtime.
+        """
+        found: dict[str, list[tuple[int, int]]] = {one.name: [] for one in self.variants}
         imports: list[int] = []
         for turn in range(count):
             for place, one in enumerate(list(self.variants)):
@@ -294,8 +285,7 @@ class Clock:
                     with self._worker(one) as worker:
                         imports.append(worker.ask("prepare")["import_ns"])
                         started = ready(worker)
-                        found[one.name].load_ns.append(started.load_ns)
-                        found[one.name].first_ns.append(started.first_ns)
+                        found[one.name].append((started.load_ns, started.first_ns))
                 except WorkerFailed as error:
                     self._drop(one, error.failure.reason)
         return found, imports
@@ -306,7 +296,7 @@ class Clock:
         Returns:
             Ratios by name, and the first variant's median latency in ns.
         """
-        found = {self.variants[0].name: ONE}
+        found = {self.variants[0].name: Interval(1.0, 1.0, 1.0)}
         base: list[int] = []
         share = seconds / max(1, len(self.variants) - 1)
         count = max(1, min(PAIRS, int(share / _PAIR_S)))
@@ -432,7 +422,12 @@ class Timeline(TableResult):
 
 def run(asked: TimelineRequest) -> Timeline:
     """Make every variant of a model and time what it costs once, a session and an inference."""
-    source, backend = Path(asked.model), _backend(asked.backends)
+    source, backend = Path(asked.model), parse(Backend, asked.backends)
+    if not isinstance(backend, Cpu):
+        raise BadSettings(
+            f"'{asked.backends}' has no levels of graph optimization",
+            fix="use --on cpu, or cpu(threads=1)",
+        )
     notes: list[str] = []
     sink = noting(notes, asked.sink)
     facts = model_facts.facts(file.load(source))
@@ -446,13 +441,17 @@ def run(asked: TimelineRequest) -> Timeline:
         quantizer = quantizer_for(asked.step, facts, backend, sink)
         subject = Subject(source.resolve(), facts, backend, quantizer, material, root, sink)
         clock = Clock(list(variants(subject)), subject, fed.stream)
-        found, imports = clock.starts(asked.starts)
-        rows = _rows(clock.variants, found, *clock.ratios(asked.seconds))
+        starts, imports = clock.starts(asked.starts)
+        rows = _rows(clock.variants, starts, *clock.ratios(asked.seconds))
+    every = None
+    if both := next((row.line for row in rows if row.line.name == BOTH), None):
+        session_s = both.once_s + both.session_s
+        every = replace(both, name=EVERY_SESSION, once_s=0.0, session_s=session_s)
     offered = capabilities(backend)
     return Timeline(
         model=str(asked.model),
         rows=rows,
-        every=_every_session(rows),
+        every=every,
         per_session=asked.inferences_per_session,
         import_ns=tuple(imports),
         quantizer="" if quantizer is None else str(quantizer),
@@ -465,43 +464,24 @@ def run(asked: TimelineRequest) -> Timeline:
 timeline = verb(TimelineRequest, run)
 
 
-def _every_session(rows: Sequence[Timed]) -> CostLine | None:
-    both = next((row.line for row in rows if row.line.name == BOTH), None)
-    if both is None:
-        return None
-    session_s = both.once_s + both.session_s
-    return replace(both, name=EVERY_SESSION, once_s=0.0, session_s=session_s)
-
-
-def _backend(on: str) -> Cpu:
-    found = parse(Backend, on)
-    if not isinstance(found, Cpu):
-        raise BadSettings(
-            f"'{on}' has no levels of graph optimization", fix="use --on cpu, or cpu(threads=1)"
-        )
-    return found
-
-
 def _rows(
     made: Sequence[Variant],
-    starts: Mapping[str, Starts],
+    starts: Mapping[str, Sequence[tuple[int, int]]],
     ratios: Mapping[str, Interval],
     base_ns: int,
 ) -> tuple[Timed, ...]:
     """Put lines together; a ratio that holds 1 is no difference, nor are sessions of like rank."""
-    inference: dict[str, float] = {}
-    session: dict[str, float] = {}
-    rows = []
+    rows: dict[str, Timed] = {}
     for one in made:
-        ratio = ratios[one.name]
+        ratio, against = ratios[one.name], rows.get(one.against)
         factor = 1.0 if ratio.low <= 1 <= ratio.high else ratio.value
-        inference[one.name] = factor * (inference[one.against] if one.against else base_ns / 1e9)
-        loads, firsts = starts[one.name].load_ns, starts[one.name].first_ns
-        extra = max(0.0, median(firsts) / 1e9 - inference[one.name])
-        session[one.name] = median(loads) / 1e9 + extra
-        alike = bool(one.against) and not differ(starts[one.name].sums, starts[one.against].sums)
-        if alike:
-            session[one.name] = session[one.against]
-        line = CostLine(one.name, one.once_s, session[one.name], inference[one.name])
-        rows.append(Timed(line, tuple(loads), tuple(firsts), one.against, ratio, one.size, alike))
-    return tuple(rows)
+        inference_s = factor * (against.line.inference_s if against else base_ns / 1e9)
+        loads, firsts = zip(*starts[one.name], strict=True)
+        session_s = median(loads) / 1e9 + max(0.0, median(firsts) / 1e9 - inference_s)
+        alike = False
+        if against is not None:
+            alike = not differ(*(list(map(sum, starts[n])) for n in (one.name, one.against)))
+            session_s = against.line.session_s if alike else session_s
+        line = CostLine(one.name, one.once_s, session_s, inference_s)
+        rows[one.name] = Timed(line, loads, firsts, one.against, ratio, one.size, alike)
+    return tuple(rows.values())

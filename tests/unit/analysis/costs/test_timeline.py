@@ -81,7 +81,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def starts(self, count: int) -> tuple[dict[str, Any], list[int]]:
             found = {
-                name: timing.Starts([n * 10**6 for n in loads], [first * 10**6] * len(loads))
+                name: [(n * 10**6, first * 10**6) for n in loads]
                 for name, _, _, _, loads, first in SCRIPT
             }
             return found, [90_000_000]
