@@ -84,7 +84,31 @@ def show_rows(found: BenchResult, *, wide: bool) -> None:
     _reported(names, rows)
     for row in rows:
         _shapes(row)
-    for line in _sentences(found, rows):
+    # The lines below the tables, the winner last.
+    several = len(found.winners) > 1
+    lines = []
+    if len(rows) > 1:
+        of = "the first row of the same batch" if several else "the first row"
+        lines.append(f"ratio: {rows[0]['measure']} over that of {of}, with its 99 % interval")
+        lines.append("ms: the median of the first row, of the others that times the ratio")
+        # Count the rows by how they stand to the first.
+        said = ", ".join(f"{number} {kind}" for kind, number in found.counts.items() if number)
+        lines += [f"beside the first row: {said}"] if said else []
+    if rows[0]["measure"] == "latency" and any(n > 1 for row in rows for n in row["runs_each"]):
+        most = max(each for row in rows for each in row["runs_each"])
+        text = f"short runs: a sample is the mean of up to {count(most, 'run')}, percentiles too"
+        lines.append(text)
+    lines += [
+        f"{row['backend']}: {note}" if len(rows) > 1 else note
+        for row in rows
+        for note in row["reported"].get("notes", ())
+    ]
+    lines += _check(found.self_check)
+    judged = found.judgement
+    lines += [f"note: {one.what}; to change that: {one.change}" for one in judged.advice]
+    for one in found.winners:
+        lines += _winner(one, found, rows, several)
+    for line in lines:
         output.say(line)
 
 
@@ -278,32 +302,6 @@ def _written(key: str, value: float | bool | None) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else figure(value)
 
 
-def _sentences(found: BenchResult, rows: Sequence[Row]) -> list[str]:
-    """Return the lines below the tables, the winner last."""
-    several = len(found.winners) > 1
-    lines = []
-    if len(rows) > 1:
-        of = "the first row of the same batch" if several else "the first row"
-        lines.append(f"ratio: {rows[0]['measure']} over that of {of}, with its 99 % interval")
-        lines.append("ms: the median of the first row, of the others that times the ratio")
-        lines += _counted(found)
-    if rows[0]["measure"] == "latency" and any(n > 1 for row in rows for n in row["runs_each"]):
-        most = max(each for row in rows for each in row["runs_each"])
-        text = f"short runs: a sample is the mean of up to {count(most, 'run')}, percentiles too"
-        lines.append(text)
-    lines += [
-        f"{row['backend']}: {note}" if len(rows) > 1 else note
-        for row in rows
-        for note in row["reported"].get("notes", ())
-    ]
-    lines += _check(found.self_check)
-    judged = found.judgement
-    lines += [f"note: {one.what}; to change that: {one.change}" for one in judged.advice]
-    for one in found.winners:
-        lines += _winner(one, found, rows, several)
-    return lines
-
-
 def _check(check: SelfCheck | None) -> list[str]:
     if check is None:
         return []
@@ -316,12 +314,6 @@ def _check(check: SelfCheck | None) -> list[str]:
         f"self-check failed: the first row is {text} of itself; the intervals have that in them",
         "measure again on a quieter machine, or for longer with --seconds",
     ]
-
-
-def _counted(found: BenchResult) -> list[str]:
-    """Count the rows by how they stand to the first."""
-    said = ", ".join(f"{number} {kind}" for kind, number in found.counts.items() if number)
-    return [f"beside the first row: {said}"] if said else []
 
 
 def _winner(one: Winner, found: BenchResult, rows: Sequence[Row], several: bool) -> list[str]:

@@ -169,23 +169,6 @@ def _show(
     if found.tensors:
         widest = max(found.tensors, key=lambda tensor: tensor.step)
         say(f"widest: {widest.name}, {widest.low:.4g} to {widest.high:.4g}")
-    _show_idle(found)
-    say(str(found.stability))
-    if found.stability.enough is False:
-        say("this is said of ranges; `--compare` measures what they cost in accuracy")
-    for path, what in ((out, "ranges"), (cache, "TensorRT cache")):
-        if path is not None:
-            say(f"{what}: {path}")
-
-
-def _cells(tensor: TensorRange) -> tuple[str, ...]:
-    apart = "-" if tensor.apart is None else f"{tensor.apart:.1f}"
-    share = "-" if tensor.apart is None else f"{tensor.apart / 2.55:.1f}"
-    low, high, step = (f"{value:.4g}" for value in (tensor.low, tensor.high, tensor.step))
-    return tensor.name, tensor.op or "input", low, high, step, apart, share
-
-
-def _show_idle(found: Calibration) -> None:
     unseen = [*found.unanswered, *(one.tensor for one in found.idle if not one.seen)]
     if unseen:
         names = _some(list(dict.fromkeys(unseen)))
@@ -201,6 +184,19 @@ def _show_idle(found: Calibration) -> None:
     if partly:
         texts = [f"{_by(one)}: {len(one.channels)} of {one.of}" for one in partly]
         say(f"channels that were 0 on every sample: {_some(texts)}")
+    say(str(found.stability))
+    if found.stability.enough is False:
+        say("this is said of ranges; `--compare` measures what they cost in accuracy")
+    for path, what in ((out, "ranges"), (cache, "TensorRT cache")):
+        if path is not None:
+            say(f"{what}: {path}")
+
+
+def _cells(tensor: TensorRange) -> tuple[str, ...]:
+    apart = "-" if tensor.apart is None else f"{tensor.apart:.1f}"
+    share = "-" if tensor.apart is None else f"{tensor.apart / 2.55:.1f}"
+    low, high, step = (f"{value:.4g}" for value in (tensor.low, tensor.high, tensor.step))
+    return tensor.name, tensor.op or "input", low, high, step, apart, share
 
 
 def _by(one: Inactive) -> str:

@@ -19,7 +19,6 @@ from ortune.search.request import Optimize
 
 if TYPE_CHECKING:
     from ortune.core.sample import Sample
-    from ortune.core.study import Study
 
 _MARK = "demo.txt"
 """Says which sample a demo's folder holds."""
@@ -98,7 +97,16 @@ def command(asked: _Asked) -> int:
     def ending() -> None:
         show(study, page)
         say(f"bundle: {bundle or 'none, as the search was interrupted'}")
-        say(_ending(study))
+        # Say what to do next, first with the machine where it showed nothing.
+        lines = [
+            "",
+            "next, a model of your own; samples/ holds .npz files with its inputs, by their "
+            "names:",
+            *(f"  {line}" for line in NEXT),
+        ]
+        if study.best is study.baseline:
+            lines.insert(1, "no speed-up to show here: `ortune doctor` says if the machine is fit")
+        say("\n".join(lines))
 
     answer(summary(study, page) | {"bundle": bundle}, ending)
     return exit_code(study, None, strict=False)
@@ -122,18 +130,6 @@ def _opening(sample: Sample, folder: Path, seconds: float) -> str:
         f"searching for {seconds:g} s for a faster form of a network that {sample.purpose}; its "
         f"answers must keep {sample.budget}; everything goes into {folder}"
     )
-
-
-def _ending(study: Study) -> str:
-    """Say what to do next, first with the machine where it showed nothing."""
-    lines = [
-        "",
-        "next, a model of your own; samples/ holds .npz files with its inputs, by their names:",
-        *(f"  {line}" for line in NEXT),
-    ]
-    if study.best is study.baseline:
-        lines.insert(1, "no speed-up to show here: `ortune doctor` says if the machine is fit")
-    return "\n".join(lines)
 
 
 def _sample(name: str) -> Sample:

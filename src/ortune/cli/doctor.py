@@ -77,9 +77,13 @@ def command(asked: _Asked) -> int:
     Raises:
         OrtuneError: No backend works.
     """
+    import tempfile
+
     from ortune.analysis.benchmark.fitness import here
     from ortune.core.capabilities import runtimes
     from ortune.core.hardware import gpu
+    from ortune.core.plugins import catalog
+    from ortune.core.sample import Sample
     from ortune.measurement.environments import check
     from ortune.measurement.machine import noise
     from ortune.measurement.machine.machine import machine, versions
@@ -87,7 +91,13 @@ def command(asked: _Asked) -> int:
     remark("timing a small model against itself, some seconds")
     fitness = here()
     backends = probe(verbose())
-    samples = _samples()
+    missing = {name: catalog.load(Sample, name)().missing() for name in catalog.names(Sample)}
+    samples = tuple(
+        TriedHere(name, "not installed", reason)
+        if reason
+        else TriedHere(name, "works", f"ortune demo --model {name}")
+        for name, reason in missing.items()
+    )
     environments, boards, driver = check.offered(), gpu.gpus(), gpu.driver()
     installed = [one.environment for one in environments]
     devices = check.gpu_problems(boards, driver, installed, runtimes())
@@ -97,7 +107,10 @@ def command(asked: _Asked) -> int:
         "machine": machine(),
         "cpus": cpus(),
         "memory": memory(),
-        "disk_free": _disk(),
+        "disk_free": {
+            "here": shutil.disk_usage(".").free,
+            "temporary": shutil.disk_usage(tempfile.gettempdir()).free,
+        },
         "warm_start": warm_start(),
         "noise": noise.now(),
         "backends": backends,
@@ -187,28 +200,6 @@ def warm_start() -> dict[str, Any]:
 
     files = kept()
     return {"folder": folder(), "files": len(files), "bytes": sum(p.stat().st_size for p in files)}
-
-
-def _samples() -> tuple[TriedHere, ...]:
-    from ortune.core.plugins import catalog
-    from ortune.core.sample import Sample
-
-    missing = {name: catalog.load(Sample, name)().missing() for name in catalog.names(Sample)}
-    return tuple(
-        TriedHere(name, "not installed", reason)
-        if reason
-        else TriedHere(name, "works", f"ortune demo --model {name}")
-        for name, reason in missing.items()
-    )
-
-
-def _disk() -> dict[str, int]:
-    import tempfile
-
-    return {
-        "here": shutil.disk_usage(".").free,
-        "temporary": shutil.disk_usage(tempfile.gettempdir()).free,
-    }
 
 
 def _show(

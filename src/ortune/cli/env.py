@@ -51,7 +51,17 @@ class _Asked(WorkerRequest):
 @verb(_Asked)
 def command(asked: _Asked) -> int:
     """Do it; exit code 1 when an environment does not work."""
-    _demand(asked)
+    # Refuse words that do not belong together.
+    if asked.action == "list" and asked.what:
+        raise BadSettings(f"list takes no '{asked.what}'", fix="write `ortune env list`")
+    if asked.action != "list" and not asked.what:
+        wanted = "cuda" if asked.action == "add" else "NAME"
+        raise BadSettings(
+            f"{asked.action} takes {'a release' if asked.action == 'add' else 'a name'}",
+            fix=f"write `ortune env {asked.action} {wanted}`; `ortune env list` shows them",
+        )
+    if asked.name and asked.action != "add":
+        raise BadSettings("--name is about add", fix="leave it out")
     what = asked.what or ""
     if asked.action == "list":
         return _list()
@@ -70,24 +80,6 @@ def command(asked: _Asked) -> int:
     found = check(what)
     answer(found, lambda: _show(found))
     return NO if found.problem else DONE
-
-
-def _demand(asked: _Asked) -> None:
-    """Refuse words that do not belong together.
-
-    Raises:
-        BadSettings: They do not.
-    """
-    if asked.action == "list" and asked.what:
-        raise BadSettings(f"list takes no '{asked.what}'", fix="write `ortune env list`")
-    if asked.action != "list" and not asked.what:
-        wanted = "cuda" if asked.action == "add" else "NAME"
-        raise BadSettings(
-            f"{asked.action} takes {'a release' if asked.action == 'add' else 'a name'}",
-            fix=f"write `ortune env {asked.action} {wanted}`; `ortune env list` shows them",
-        )
-    if asked.name and asked.action != "add":
-        raise BadSettings("--name is about add", fix="leave it out")
 
 
 def _list() -> int:

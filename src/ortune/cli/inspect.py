@@ -47,56 +47,39 @@ class _Asked(Inspect):
 @verb(_Asked)
 def command(asked: _Asked) -> int:
     """Show a screen, and the tables asked for."""
+    from dataclasses import asdict, fields
+
     from ortune.analysis.inspection.inspect import run
 
     found = run(asked)
     wanted = {"nodes": asked.nodes, "regions": asked.regions, "tensors": asked.tensors}
-    answer(_json(found), lambda: _show(found, wanted, verbose()))
-    return DONE
-
-
-def _json(found: Inspection) -> dict[str, object]:
-    """Return every field, with what nodes and regions compute from theirs."""
-    from dataclasses import asdict, fields
-
+    # Every field, with what nodes and regions compute from theirs.
     made: dict[str, object] = {one.name: getattr(found, one.name) for one in fields(found)}
     for name in ("nodes", "regions"):
         rows = getattr(found, name)
         made[name] = [
             {**asdict(row), "moved": row.moved, "intensity": row.intensity} for row in rows
         ]
-    return made
+    answer(made, lambda: _show(found, wanted, verbose()))
+    return DONE
 
 
 def _show(found: Inspection, wanted: Mapping[str, bool], verbose: bool) -> None:
     """Print the summary, inputs and outputs, and findings; then the tables asked for."""
-    table(("", found.model.name), [*_summary(found, verbose), *_saturation(found)])
-    _io("input", found.facts.inputs, verbose)
-    _io("output", found.facts.outputs, verbose)
-    _lint(found, verbose)
-    _placement(found.placement, verbose)
-    if wanted["regions"] or verbose:
-        _regions(found)
-    if wanted["tensors"] or verbose:
-        _tensors(found)
-    if verbose:
-        _inside(found)
-    if wanted["nodes"] or verbose:
-        _nodes(found)
-    if not (verbose or found.placement or any(wanted.values())):
-        say("more: --regions, --nodes, --tensors; --on cpu,openvino says which nodes they take")
-
-
-def _summary(found: Inspection, verbose: bool) -> list[tuple[str, str]]:
     facts = found.facts
     opsets = ", ".join(f"{name or 'ai.onnx'} {v}" for name, v in sorted(found.opsets.items()))
     precisions = ", ".join(f"{n} {size(b)}" for n, b in facts.precisions.items())
     said = f", {found.producer}" if found.producer else ""
     digest = f", sha256 {found.digest}" if found.digest else ""
+    more = [
+        f"{count} {what}"
+        for count, what in ((facts.subgraphs, "bodies"), (facts.functions, "functions"))
+        if count
+    ]
     rows = [
         ("file", f"{size(found.file_bytes)}{digest}"),
         ("made with", f"opset {opsets}; IR {facts.ir_version}{said}"),
-        ("nodes", _count(facts)),
+        ("nodes", (f"{facts.nodes:,}" + (f", with {' and '.join(more)}" if more else ""))),
         ("operators", _ops(facts, verbose)),
         ("weights", f"{wording.count(facts.parameters, 'parameter')}; {precisions or 'none'}"),
         ("arithmetic", _arithmetic(found)),
@@ -107,7 +90,26 @@ def _summary(found: Inspection, verbose: bool) -> list[tuple[str, str]]:
         rows.append(("steps that may help", ", ".join(found.steps)))
     if facts.metadata:
         rows.append(("metadata", _metadata(facts.metadata, verbose)))
-    return rows
+    table(("", found.model.name), [*rows, *_saturation(found)])
+    _io("input", found.facts.inputs, verbose)
+    _io("output", found.facts.outputs, verbose)
+    _lint(found, verbose)
+    _placement(found.placement, verbose)
+    if wanted["regions"] or verbose:
+        _regions(found)
+    if wanted["tensors"] or verbose:
+        _tensors(found)
+    if verbose:
+        if found.bodies:
+            held = [(b.node, b.op, b.attribute, b.nodes, b.captured) for b in found.bodies]
+            table(("body of", "operator", "as", "nodes>", "values captured>"), held)
+        if found.functions:
+            called = [(one.name, one.nodes, one.calls) for one in found.functions]
+            table(("function", "nodes>", "calls>"), called)
+    if wanted["nodes"] or verbose:
+        _nodes(found)
+    if not (verbose or found.placement or any(wanted.values())):
+        say("more: --regions, --nodes, --tensors; --on cpu,openvino says which nodes they take")
 
 
 def _metadata(held: Mapping[str, str], verbose: bool) -> str:
@@ -116,15 +118,6 @@ def _metadata(held: Mapping[str, str], verbose: bool) -> str:
     text = ", ".join(f"{key}={_short(value, verbose)}" for key, value in shown)
     left = len(held) - len(shown)
     return f"{text}, and {wording.count(left, 'more key')} (-v)" if left else text
-
-
-def _count(facts: Facts) -> str:
-    more = [
-        f"{count} {what}"
-        for count, what in ((facts.subgraphs, "bodies"), (facts.functions, "functions"))
-        if count
-    ]
-    return f"{facts.nodes:,}" + (f", with {' and '.join(more)}" if more else "")
 
 
 def _dynamic(facts: Facts) -> str:
@@ -275,15 +268,6 @@ def _tensors(found: Inspection) -> None:
         ]
         if rows:
             table((title, "dtype", "shape", "size>", "readers>", "read by"), rows)
-
-
-def _inside(found: Inspection) -> None:
-    if found.bodies:
-        held = [(b.node, b.op, b.attribute, b.nodes, b.captured) for b in found.bodies]
-        table(("body of", "operator", "as", "nodes>", "values captured>"), held)
-    if found.functions:
-        called = [(one.name, one.nodes, one.calls) for one in found.functions]
-        table(("function", "nodes>", "calls>"), called)
 
 
 def _nodes_of(count: int) -> str:

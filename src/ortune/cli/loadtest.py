@@ -49,11 +49,25 @@ def command(asked: LoadTest) -> int:
 
 
 def _show(found: LoadTestResult) -> None:
+    from ortune.core.section import Bar, Bars
+    from ortune.reporting.terminal import Chart
+
     cells = [[write(row) for _, write in _COLUMNS] for row in found.rows]
     kept = [k for k in range(len(_COLUMNS)) if any(line[k] != "-" for line in cells)]
     table([_COLUMNS[k][0] for k in kept], [[line[k] for k in kept] for line in cells])
     if len(found.rows) > 1:
-        _chart(found)
+        bars = tuple(
+            Bar(
+                row["workload"].partition(", ")[2],
+                (row["requests_per_s"],),
+                f"p50 {milliseconds(row.get('p50_ns'))} ms, "
+                f"p99 {milliseconds(row.get('p99_ns'))} ms",
+            )
+            for row in found.rows
+        )
+        say("")
+        show(Chart(Bars("right answers a second", bars)))
+        say("")
     for row in found.rows:
         for word, number in row["errors"].items():
             said = row["examples"].get(word, "")
@@ -94,20 +108,3 @@ def _show_goal(found: GoalResult) -> None:
 def _named(found: LoadTestResult, place: int) -> str:
     row = found.rows[place]
     return f"{row['workload']}, {figure(row['requests_per_s'])} requests/s"
-
-
-def _chart(found: LoadTestResult) -> None:
-    from ortune.core.section import Bar, Bars
-    from ortune.reporting.terminal import Chart
-
-    bars = tuple(
-        Bar(
-            row["workload"].partition(", ")[2],
-            (row["requests_per_s"],),
-            f"p50 {milliseconds(row.get('p50_ns'))} ms, p99 {milliseconds(row.get('p99_ns'))} ms",
-        )
-        for row in found.rows
-    )
-    say("")
-    show(Chart(Bars("right answers a second", bars)))
-    say("")

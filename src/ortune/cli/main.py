@@ -141,7 +141,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _complain(name, "out of memory", "free some, or give less at once")
     except Exception as error:
-        return _bug(name, args, error)
+        # Tell of a bug in two lines; its traceback goes to a file, with ``-v`` to stderr first.
+        if {"-v", "--verbose"} & set(args):
+            sys.stderr.write(visible("".join(traceback.format_exception(error))))
+        text = "".join((shlex.join(["ortune", *args]), "\n\n", *traceback.format_exception(error)))
+        number, log = tempfile.mkstemp(prefix="ortune-traceback-", suffix=".txt")
+        with os.fdopen(number, "wb") as file:
+            file.write(text.encode(errors="backslashreplace"))
+        fix = f"report it with {log}, which has the traceback, and with these files where you may"
+        found = unexpected(error, args, fix)
+        return _complain(name, found.what, found.fix)
 
 
 def _complain(name: str, what: str, fix: str) -> int:
@@ -150,19 +159,6 @@ def _complain(name: str, what: str, fix: str) -> int:
     text = f"{name}: {_line(visible(what))}\n  fix: {_line(visible(fix))}"
     sys.stderr.write(f"{broken(text, sys.stderr)}\n")
     return BAD
-
-
-def _bug(name: str, args: Sequence[str], error: Exception) -> int:
-    """Tell of a bug in two lines; its traceback goes to a file, with ``-v`` to stderr first."""
-    if {"-v", "--verbose"} & set(args):
-        sys.stderr.write(visible("".join(traceback.format_exception(error))))
-    text = "".join((shlex.join(["ortune", *args]), "\n\n", *traceback.format_exception(error)))
-    number, log = tempfile.mkstemp(prefix="ortune-traceback-", suffix=".txt")
-    with os.fdopen(number, "wb") as file:
-        file.write(text.encode(errors="backslashreplace"))
-    fix = f"report it with {log}, which has the traceback, and with these files where you may"
-    found = unexpected(error, args, fix)
-    return _complain(name, found.what, found.fix)
 
 
 def _line(text: str) -> str:

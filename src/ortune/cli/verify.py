@@ -13,7 +13,7 @@ from ortune.core import wording
 
 if TYPE_CHECKING:
     from ortune.analysis.verification.bisect import Bisection
-    from ortune.analysis.verification.verify import Comparison, Saturation
+    from ortune.analysis.verification.verify import Comparison
 
 _SHOWN = 10
 
@@ -64,30 +64,26 @@ def _show(found: Comparison, bisect: bool) -> None:
     for text in wording.fallen(found.scores):
         say(f"not decisive: {text}")
     if found.simulated is not None:
-        _show_saturation(found.simulated)
+        hit = sorted((x for x in found.simulated.layers if x.saturated), key=lambda x: -x.largest)
+        rows = [
+            (x.name, x.op, f"{100 * x.saturated / x.outputs:.3g} %", f"{100 * x.largest:.3g} %")
+            for x in hit[:_SHOWN]
+        ]
+        if rows:
+            table(("saturated layer", "operator", "of its sums>", "largest error>"), rows)
+        more = f", the {_SHOWN} worst are shown" if len(hit) > _SHOWN else ""
+        say(
+            f"saturating on {found.simulated.isa}: {len(hit)} of "
+            f"{wording.count(len(found.simulated.layers), 'integer layer')}{more}"
+        )
+        if hit:
+            say("quantized with reduce_range (7-bit weights) they do not")
+        if found.simulated.left:
+            say(f"{found.simulated.left} LSTM or Attention layers in integers are not simulated")
     if found.bisection is not None:
         _show_bisection(found.bisection)
     elif bisect:
         say("nothing to look for: no metric leaves its budget")
-
-
-def _show_saturation(found: Saturation) -> None:
-    hit = sorted((x for x in found.layers if x.saturated), key=lambda x: -x.largest)
-    rows = [
-        (x.name, x.op, f"{100 * x.saturated / x.outputs:.3g} %", f"{100 * x.largest:.3g} %")
-        for x in hit[:_SHOWN]
-    ]
-    if rows:
-        table(("saturated layer", "operator", "of its sums>", "largest error>"), rows)
-    more = f", the {_SHOWN} worst are shown" if len(hit) > _SHOWN else ""
-    say(
-        f"saturating on {found.isa}: {len(hit)} of "
-        f"{wording.count(len(found.layers), 'integer layer')}{more}"
-    )
-    if hit:
-        say("quantized with reduce_range (7-bit weights) they do not")
-    if found.left:
-        say(f"{found.left} LSTM or Attention layers in integers are not simulated")
 
 
 def _show_bisection(found: Bisection) -> None:

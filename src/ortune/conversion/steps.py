@@ -205,7 +205,11 @@ def sensitive(file: Path, threshold: float) -> tuple[str, ...]:
         raise BadData(f"{file} holds no list of regions", fix=_FIX)
     found: dict[str, None] = {}
     for index, region in enumerate(regions):
-        if _unmeasured(region):
+        if (
+            isinstance(region, dict)
+            and bool(region.get("error"))
+            and not list(_costs(region.get("accuracy_cost")))
+        ):
             continue
         cost, nodes = _region(region, f"{file}: region {index}")
         if cost > threshold:
@@ -216,15 +220,6 @@ def sensitive(file: Path, threshold: float) -> tuple[str, ...]:
 def _without(step: Step, patterns: Sequence[str]) -> Step:
     fields = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
     return codec.build(type(step), fields | {"exclude": (*fields["exclude"], *patterns)})
-
-
-def _unmeasured(region: object) -> bool:
-    """Whether `ortune sensitivity` could not measure a region."""
-    return (
-        isinstance(region, dict)
-        and bool(region.get("error"))
-        and not list(_costs(region.get("accuracy_cost")))
-    )
 
 
 def _region(region: object, where: str) -> tuple[float, list[str]]:

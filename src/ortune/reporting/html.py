@@ -107,7 +107,10 @@ def _block(block: Block) -> str:
         case Scatter():
             return _scatter(block)
         case Bars():
-            return _bars(block)
+            kinds = [rows.segment_class(block, index) for index in range(len(block.segments))]
+            named = zip(kinds, block.segments, strict=True) if len(block.segments) > 1 else ()
+            keys = [_key(_BOX.format(kind), name) for kind, name in named]
+            return rows.bars(block) + _legend(keys)
         case Intervals():
             return _intervals(block)
         case Lines():
@@ -115,7 +118,13 @@ def _block(block: Block) -> str:
 
 
 def _table(table: Table) -> str:
-    kinds = _kinds(table)
+    # The class of each column: numbers to the right, sentences wrapped.
+    lengths = [max(map(len, column), default=0) for column in zip(*table.rows, strict=True)]
+    long = lengths or [0] * len(table.columns)
+    kinds = [
+        "num" if right else "long" if length > _LONG else ""
+        for right, length in zip(numeric(table), long, strict=True)
+    ]
     head = "".join(
         f"<th{_named(kind if kind == 'num' else '')}>{escape(name)}</th>" if name else "<td></td>"
         for name, kind in zip(table.columns, kinds, strict=True)
@@ -129,16 +138,6 @@ def _table(table: Table) -> str:
         f'<div class="box" tabindex="0"><table>\n<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
-
-
-def _kinds(table: Table) -> list[str]:
-    """Return the class of each column: numbers to the right, sentences wrapped."""
-    lengths = [max(map(len, column), default=0) for column in zip(*table.rows, strict=True)]
-    long = lengths or [0] * len(table.columns)
-    return [
-        "num" if right else "long" if length > _LONG else ""
-        for right, length in zip(numeric(table), long, strict=True)
-    ]
 
 
 def _cells(table: Table, row: Sequence[str], kinds: Sequence[str]) -> str:
@@ -160,13 +159,6 @@ def _scatter(plot: Scatter) -> str:
     if scatter.outside(plot):
         keys.append("<span>triangles lie beyond the axes</span>")
     return _plot((scatter.svg(plot), scatter.svg(plot, NARROW)), keys)
-
-
-def _bars(chart: Bars) -> str:
-    kinds = [rows.segment_class(chart, index) for index in range(len(chart.segments))]
-    named = zip(kinds, chart.segments, strict=True) if len(chart.segments) > 1 else ()
-    keys = [_key(_BOX.format(kind), name) for kind, name in named]
-    return rows.bars(chart) + _legend(keys)
 
 
 def _intervals(plot: Intervals) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ortune.analysis.profiling.roofline import Bound, KernelRoofline, by_bound, verdicts
 from ortune.core.profile import Ceilings, Profile
@@ -29,6 +29,9 @@ def roofline(profile: Profile) -> list[Block]:
     spent, total = by_bound(judged), max(1.0, sum(one.kernel.time_ns for one in judged))
     ideal = sum(one.ideal_ns for one in judged if not one.removable)
     ranked = sorted(judged, key=lambda one: -one.gain_ns)[:_TOP]
+    words = {**dict(_MEANING), "unknown": "not judged"}
+    shown = [(name, time) for name, time in spent.items() if time > 0]
+    bars = (Bar(words[n], (t / 1e6,), f"{milliseconds(t)} ms, {t / total:.1%}") for n, t in shown)
     return [
         Heading("What limits it"),
         Text(
@@ -37,7 +40,7 @@ def roofline(profile: Profile) -> list[Block]:
             "this machine allows for this graph in this arithmetic. Kernels that are not judged "
             "count in full."
         ),
-        _bounds(spent, total),
+        Bars("ms a run", tuple(bars)),
         _plot(judged, profile.ceilings),
         _ceilings(profile.ceilings),
         Heading("The kernels with most to gain"),
@@ -46,13 +49,6 @@ def roofline(profile: Profile) -> list[Block]:
             tuple(_row(one) for one in ranked),
         ),
     ]
-
-
-def _bounds(spent: Mapping[Bound, float], total: float) -> Bars:
-    words = {**dict(_MEANING), "unknown": "not judged"}
-    shown = [(name, time) for name, time in spent.items() if time > 0]
-    bars = (Bar(words[n], (t / 1e6,), f"{milliseconds(t)} ms, {t / total:.1%}") for n, t in shown)
-    return Bars("ms a run", tuple(bars))
 
 
 def _plot(judged: Sequence[KernelRoofline], ceilings: Ceilings) -> Lines:

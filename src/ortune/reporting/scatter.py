@@ -15,13 +15,23 @@ def svg(plot: Scatter, canvas: Canvas = WIDE) -> str:
     """Draw the plot. Losers far off do not stretch the axes: they are triangles at the edge."""
     x, y = _axes(plot, canvas)
     label = f"{plot.y_label} against {plot.x_label}"
+    places = [plot.points[index] for index in plot.front]
+    path = " ".join(f"{x.at(p.x):.1f},{y.at(p.y):.1f}" for p in places)
+    # Name the winner and the original, then the front and what is asked for, if there is room.
+    dots = [(x.at(p.x), y.at(p.y)) for p in plot.points]
+    ends = itertools.pairwise([dots[index] for index in plot.front])
+    line = [box for one, two in ends for box in along(one, two)]
+    first = [i for i, p in enumerate(plot.points) if p.tone in ("win", "original")]
+    shown = dict.fromkeys((*first, *plot.front, *plot.named))
+    order = dict.fromkeys((*shown, *range(len(dots))))
+    marks = [(*dots[i], plot.points[i].label if i in shown else "") for i in order]
     return canvas.plot(
         label,
         *grid(x, y, plot.x_label, plot.y_label, canvas.ticks),
-        _line(plot, x, y),
+        (f'<polyline class="front" points="{path}"/>' if len(places) > 1 else ""),
         *(_errors(point, x, y) for point in plot.points),
         *(_mark(point, index in plot.front, x, y) for index, point in enumerate(plot.points)),
-        *_labels(plot, x, y, canvas),
+        *named(marks, line, canvas, len(marks)),
     )
 
 
@@ -49,12 +59,6 @@ def _axis(values: Sequence[tuple[float, str]], start: float, stop: float) -> Axi
     return Axis(low - pad, high + pad, start, stop)
 
 
-def _line(plot: Scatter, x: Axis, y: Axis) -> str:
-    places = [plot.points[index] for index in plot.front]
-    path = " ".join(f"{x.at(p.x):.1f},{y.at(p.y):.1f}" for p in places)
-    return f'<polyline class="front" points="{path}"/>' if len(places) > 1 else ""
-
-
 def _errors(point: Point, x: Axis, y: Axis) -> str:
     """Draw the error bars of a point that lies within the axes."""
     if not (x.holds(point.x) and y.holds(point.y)):
@@ -76,15 +80,3 @@ def _mark(point: Point, front: bool, x: Axis, y: Axis) -> str:
         return f'<circle class="{kind}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="{size}">{tip}</circle>'
     shape = f"M{at_x - 6:.1f} {at_y + 5:.1f}h12l-6 -10z"
     return f'<path class="{kind}" d="{shape}">{tip}</path>'
-
-
-def _labels(plot: Scatter, x: Axis, y: Axis, canvas: Canvas) -> list[str]:
-    """Name the winner and the original, then the front and what is asked for, if there is room."""
-    dots = [(x.at(p.x), y.at(p.y)) for p in plot.points]
-    ends = itertools.pairwise([dots[index] for index in plot.front])
-    line = [box for one, two in ends for box in along(one, two)]
-    first = [i for i, p in enumerate(plot.points) if p.tone in ("win", "original")]
-    shown = dict.fromkeys((*first, *plot.front, *plot.named))
-    order = dict.fromkeys((*shown, *range(len(dots))))
-    marks = [(*dots[i], plot.points[i].label if i in shown else "") for i in order]
-    return named(marks, line, canvas, len(marks))

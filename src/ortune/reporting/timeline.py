@@ -20,7 +20,6 @@ from ortune.analysis.costs.timeline import (
     total,
 )
 from ortune.core.section import Block, Heading, Line, Lines, Point, Table, Text
-from ortune.core.trial import Interval
 
 _STEPS = 48
 _LOOSE = 1.3
@@ -30,9 +29,23 @@ _DRAWN = (NONE, GRAPH, QUANTIZED, BOTH, f"{BOTH}, {OFFLINE}", EVERY_SESSION)
 
 def blocks(found: Timeline) -> tuple[Block, ...]:
     """Return the table, the ranges, the break-evens and the chart."""
+    rows = [_row(row) for row in found.rows]
+    if every := found.every:
+        once, each = seconds(every.session_s), seconds(every.inference_s)
+        rows.append((every.name, "-", once, "-", each, "-", "-"))
+    times = ("once", "a session", "load, least to most", "an inference", "ratio [99 %]")
+    # Draw seconds over inferences, both logarithmic: from one to ten times the last crossing.
+    named = {*_DRAWN, *(segment.name for segment in found.cheapest)}
+    starts = [(one.since, one.name) for one in found.cheapest if one.since > 0]
+    last = 10 * max([*(n for n, _ in starts), found.per_session, 1000.0])
+    places = [last ** (step / _STEPS) for step in range(_STEPS + 1)]
+
+    def spent(line: CostLine, n: float) -> tuple[float, float]:
+        return n, total(line, n, found.per_session)
+
     return (
         Heading("Cost over the model's life"),
-        _table(found),
+        Table(("", *times, "MB"), tuple(rows)),
         Text(
             f"A session serves {found.per_session:g} inferences. Importing the runtime takes "
             f"{seconds(median(found.import_ns) / 1e9)} more in every process, whatever it loads. "
@@ -42,7 +55,22 @@ def blocks(found: Timeline) -> tuple[Block, ...]:
         ),
         Heading("The cheapest"),
         _ranges(found),
-        _chart(found),
+        Lines(
+            "inferences served",
+            "seconds spent in all",
+            tuple(
+                Line(line.name, tuple(spent(line, n) for n in places))
+                for line in found.lines
+                if line.name in named
+            ),
+            tuple(
+                Point(*spent(found.line(name), n), f"{count(n)}: {name}")
+                for n, name in starts
+                if n >= 1
+            ),
+            log_x=True,
+            log_y=True,
+        ),
         Heading("Break-even"),
         _pays(found),
         *(Text(text) for text in remarks(found)),
@@ -95,15 +123,6 @@ def _saved(saved: CostLine, loaded: CostLine, kind: str) -> str:
     )
 
 
-def _table(found: Timeline) -> Table:
-    rows = [_row(row) for row in found.rows]
-    if every := found.every:
-        once, each = seconds(every.session_s), seconds(every.inference_s)
-        rows.append((every.name, "-", once, "-", each, "-", "-"))
-    times = ("once", "a session", "load, least to most", "an inference", "ratio [99 %]")
-    return Table(("", *times, "MB"), tuple(rows))
-
-
 def _row(row: Timed) -> tuple[str, ...]:
     line, loads = row.line, [ns / 1e9 for ns in row.load_ns]
     return (
@@ -132,7 +151,9 @@ def _pays(found: Timeline) -> Table:
     for row in found.rows[1:]:
         cells = ("", "")
         if row.against != NONE:
-            cells = (row.against, _held(row.pays(found.line(row.against), each)))
+            since = row.pays(found.line(row.against), each)
+            ends = f" [{_from(since.low)}, {_from(since.high)}]" if since.low != since.high else ""
+            cells = (row.against, (f"{_from(since.value)}{ends}"))
         rows.append((row.line.name, _from(pays_from(none, row.line, each)), *cells))
     if found.every is not None:
         rows.append((EVERY_SESSION, _from(pays_from(none, found.every, each)), "", ""))
@@ -140,41 +161,8 @@ def _pays(found: Timeline) -> Table:
     return Table(columns, tuple(rows))
 
 
-def _held(since: Interval) -> str:
-    ends = f" [{_from(since.low)}, {_from(since.high)}]" if since.low != since.high else ""
-    return f"{_from(since.value)}{ends}"
-
-
 def _from(since: float) -> str:
     return "never" if math.isinf(since) else "the first" if since < 1 else count(since)
-
-
-def _chart(found: Timeline) -> Lines:
-    """Draw seconds over inferences, both logarithmic: from one to ten times the last crossing."""
-    named = {*_DRAWN, *(segment.name for segment in found.cheapest)}
-    starts = [(one.since, one.name) for one in found.cheapest if one.since > 0]
-    last = 10 * max([*(n for n, _ in starts), found.per_session, 1000.0])
-    places = [last ** (step / _STEPS) for step in range(_STEPS + 1)]
-
-    def spent(line: CostLine, n: float) -> tuple[float, float]:
-        return n, total(line, n, found.per_session)
-
-    return Lines(
-        "inferences served",
-        "seconds spent in all",
-        tuple(
-            Line(line.name, tuple(spent(line, n) for n in places))
-            for line in found.lines
-            if line.name in named
-        ),
-        tuple(
-            Point(*spent(found.line(name), n), f"{count(n)}: {name}")
-            for n, name in starts
-            if n >= 1
-        ),
-        log_x=True,
-        log_y=True,
-    )
 
 
 def seconds(value: float) -> str:

@@ -106,7 +106,14 @@ def within(found: Sequence[BatchRow], seconds: float) -> BatchRow | None:
 
 def crossing(study: Study, found: Sequence[BatchRow]) -> str:
     """Say which plan is best from which batch on, and what of that is not sure."""
-    names = _names(study, found)
+    # Name the plans by their recipes, or in full where recipes do not tell them apart.
+    plans = {one.trial.plan for one in found}
+    full = len({plan.recipe.name for plan in plans}) < len(plans)
+    nothing = "nothing faster than the original"
+    names = [
+        nothing if one.state == "original" else _label(study, one.trial, full=full)
+        for one in found
+    ]
     runs = [
         (name, [one for _, one in some])
         for name, some in groupby(zip(names, found, strict=True), key=lambda pair: pair[0])
@@ -162,17 +169,6 @@ def _tail(ns: Sequence[int]) -> tuple[str, float | None]:
         if (found := percentile(ns, p)) is not None:
             return f"p{p}", found
     return "p50", percentile(ns, 50)
-
-
-def _names(study: Study, found: Sequence[BatchRow]) -> list[str]:
-    """Name the plans by their recipes, or in full where recipes do not tell them apart."""
-    plans = {one.trial.plan for one in found}
-    full = len({plan.recipe.name for plan in plans}) < len(plans)
-    nothing = "nothing faster than the original"
-    return [
-        nothing if one.state == "original" else _label(study, one.trial, full=full)
-        for one in found
-    ]
 
 
 def _label(study: Study, trial: Trial, *, full: bool = True) -> str:

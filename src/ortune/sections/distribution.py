@@ -76,20 +76,16 @@ def _histograms(sides: dict[str, list[int]], x_label: str) -> Lines:
             if low <= one / 1e6 <= high:
                 counts[int((one / 1e6 - low) / wide)] += 1
         shares = [100 * count / len(ns) for count in counts]
-        lines.append(Line(name, _steps(shares, low, wide), tone, filled=True))
+        # The outline of the bars, from the first that holds a run to the last.
+        held = [place for place, share in enumerate(shares) if share]
+        first, last = held[0], held[-1]
+        points = [(low + first * wide, 0.0)]
+        for place in range(first, last + 1):
+            points += [
+                (low + place * wide, shares[place]),
+                (low + (place + 1) * wide, shares[place]),
+            ]
+        lines.append(Line(name, ((*points, (low + (last + 1) * wide, 0.0))), tone, filled=True))
         top = max(range(len(shares)), key=shares.__getitem__)
         marks.append(Point(low + (top + 0.5) * wide, shares[top], name, tone))
     return Lines(x_label, "% of its runs", tuple(lines), tuple(marks))
-
-
-def _steps(shares: Sequence[float], low: float, wide: float) -> tuple[tuple[float, float], ...]:
-    """Return the outline of the bars, from the first that holds a run to the last."""
-    held = [place for place, share in enumerate(shares) if share]
-    first, last = held[0], held[-1]
-    points = [(low + first * wide, 0.0)]
-    for place in range(first, last + 1):
-        points += [
-            (low + place * wide, shares[place]),
-            (low + (place + 1) * wide, shares[place]),
-        ]
-    return (*points, (low + (last + 1) * wide, 0.0))

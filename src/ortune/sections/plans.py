@@ -35,7 +35,11 @@ class PlansSection(Section):
         ranked = sorted(say.latest(study), key=lambda trial: _place(study, trial))
         if len(ranked) < 2:
             return
-        shown = _shown(study, ranked)
+        # The first rows; the original and the finalists are always among them.
+        kept = {trial.key for trial in (study.baseline, *study.final)}
+        room = _MOST - len(kept)
+        kept |= {trial.key for trial in [t for t in ranked if t.key not in kept][:room]}
+        shown = [trial for trial in ranked if trial.key in kept]
         measure = study.job.workload.measure
         yield Heading("Which plan, and how sure")
         yield Text(
@@ -46,14 +50,6 @@ class PlansSection(Section):
         yield Intervals("plan", "speed-up, 99 %", rows, _LEGEND)
         if left := len(ranked) - len(shown):
             yield Text(f"{say.count(left, 'plan')} more, all behind these, in the table.")
-
-
-def _shown(study: Study, ranked: list[Trial]) -> list[Trial]:
-    """Return the first rows; the original and the finalists are always among them."""
-    kept = {trial.key for trial in (study.baseline, *study.final)}
-    room = _MOST - len(kept)
-    kept |= {trial.key for trial in [t for t in ranked if t.key not in kept][:room]}
-    return [trial for trial in ranked if trial.key in kept]
 
 
 def _place(study: Study, trial: Trial) -> tuple[bool, float]:

@@ -38,7 +38,9 @@ class SearchSection(Section):
             if trial.key == study.baseline.key or not math.isfinite(speed):
                 continue
             best.pop(trial.key, None)
-            if _leads(study, trial):
+            # Whether a trial could be handed out as far as it was known then.
+            wanted, strict = study.job.wanted, study.strict
+            if acceptance.promising(trial, study.baseline, strict=strict, wanted=wanted):
                 best[trial.key] = speed
             # What led is named first.
             place = 0 if speed == max(best.values(), default=0.0) else len(marks)
@@ -65,9 +67,3 @@ def _kind(trial: Trial) -> str:
     if trial.part == "final":
         return "final"
     return "screen" if trial.effort == "screen" else "timed"
-
-
-def _leads(study: Study, trial: Trial) -> bool:
-    """Whether a trial could be handed out as far as it was known then."""
-    wanted, strict = study.job.wanted, study.strict
-    return acceptance.promising(trial, study.baseline, strict=strict, wanted=wanted)

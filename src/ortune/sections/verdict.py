@@ -42,7 +42,13 @@ class VerdictSection(Section):
             yield Text(f"Ratio of {study.job.workload.measure} {say.ratio(best)}; {foreseen}.")
         if used := say.workload(study):
             yield Text(used)
-        yield Text(_tried(study))
+        counts = dict(study.counts)
+        left = counts.pop(Outcome.UNTRIED)
+        parts = ", ".join(f"{number} {kind}" for kind, number in counts.items() if number)
+        tried = f"{say.count(sum(counts.values()), 'plan')} tried{': ' + parts if parts else ''}"
+        why = ": the report says why" if study.ending.left_out else ""
+        tried += f"; {left} {Outcome.UNTRIED}{why}." if left else "."
+        yield Text(f"{tried} {_ENDS.get(study.finished, '')}".strip())
         yield from (Text(line, "warn") for line in _unconfirmed(study))
         yield Text(_budget(study))
         yield from (Text(f"Not decisive: {text}.", "warn") for text in say.fallen(best.scores))
@@ -140,16 +146,6 @@ def _waited(trial: Trial) -> float:
     bursts = (burst for block in blocks for burst in (block.baseline, block.candidate))
     known = [share for burst in bursts for share in burst.waited if share >= 0]
     return sum(share > _WAITING for share in known) / len(known) if known else 0.0
-
-
-def _tried(study: Study) -> str:
-    counts = dict(study.counts)
-    left = counts.pop(Outcome.UNTRIED)
-    parts = ", ".join(f"{number} {kind}" for kind, number in counts.items() if number)
-    tried = f"{say.count(sum(counts.values()), 'plan')} tried{': ' + parts if parts else ''}"
-    why = ": the report says why" if study.ending.left_out else ""
-    tried += f"; {left} {Outcome.UNTRIED}{why}." if left else "."
-    return f"{tried} {_ENDS.get(study.finished, '')}".strip()
 
 
 def _unconfirmed(study: Study) -> Iterable[str]:

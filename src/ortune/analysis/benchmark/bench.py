@@ -1,29 +1,48 @@
-"""Time models on backends side by side in one interleaved run."""
+"""Time models on backends side by side in one interleaved run, in a frame of yours or alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import hashlib
+import typing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
-from ortune.analysis.benchmark import frames, matrix
-from ortune.analysis.benchmark.interleave import Contestant, TimedRow, contest, describe_row
+from ortune.analysis.benchmark.interleave import (
+    Contestant,
+    Ratios,
+    TimedRow,
+    contest,
+    describe_row,
+    pairs,
+)
 from ortune.analysis.benchmark.requests import Bench
-from ortune.analysis.benchmark.result import BenchResult, result
+from ortune.analysis.benchmark.result import PER_FRAME, BenchResult, Pipeline, result
 from ortune.core import custom_ops
-from ortune.core.backend import Backend
+from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import HERE
-from ortune.core.errors import BadSettings
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.event import Note, Sink
 from ortune.core.fields import paths
+from ortune.core.plugins.spelling import parse, parse_list
 from ortune.core.reading import read_workload
 from ortune.core.request import verb
-from ortune.data import given
+from ortune.core.session import Tensors
+from ortune.core.workload import Workload
+from ortune.data import given, sources, stream
+from ortune.engine import archive
+from ortune.measurement.capabilities import demand
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import energy
+from ortune.measurement.timing import stats
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
+from ortune.workloads.latency import Latency
+
+_WORKER = "ortune.analysis.benchmark.frame_worker"
 
 
 def run(asked: Bench) -> BenchResult:
@@ -34,11 +53,21 @@ def run(asked: Bench) -> BenchResult:
     on = (asked.on,) if isinstance(asked.on, str) else asked.on
     equipped = [custom_ops.equipped(one, asked.custom_ops) for one in on]
     where = tuple(dict.fromkeys(asked.environment)) or (HERE,)
-    chosen = matrix.backends(equipped, asked.threads, asked.levels, asked.sink, where)
+    chosen = backends(equipped, asked.threads, asked.levels, asked.sink, where)
     if asked.end_to_end:
-        return frames.run(asked, chosen, where)
-    driven = matrix.batched(read_workload(asked.workload, asked.batch), asked.batches)
-    return timed(matrix.contestants(paths(asked.models), chosen, driven, where), asked)
+        return _time_frames(asked, chosen, where)
+    workload = read_workload(asked.workload, asked.batch)
+    workloads = [workload]
+    if asked.batches:
+        if min(asked.batches) < 1:
+            fix = "give 1 or more: --batches 1,8"
+            raise BadSettings(f"batch {min(asked.batches)} is too small", fix=fix)
+        if workload.batch:
+            raise BadSettings(
+                f"the batch is given in '{workload}' and beside it", fix="leave one of them out"
+            )
+        workloads = [replace(workload, batch=batch) for batch in dict.fromkeys(asked.batches)]
+    return timed(_contestants(paths(asked.models), chosen, workloads, where), asked)
 
 
 bench = verb(Bench, run)
@@ -53,6 +82,106 @@ def race(contestants: Sequence[tuple[Path, Backend]], **how: Any) -> BenchResult
     asked = Bench((), **how)
     driven = read_workload(asked.workload, asked.batch)
     return timed([[Contestant(path, backend, driven) for path, backend in contestants]], asked)
+
+
+# --- what is timed ------------------------------------------------------------------------------
+
+
+def backends(
+    on: Sequence[str],
+    threads: Sequence[int],
+    levels: Sequence[str],
+    sink: Sink,
+    environments: Sequence[str] = (HERE,),
+) -> list[Backend]:
+    """Return every backend of `on` at every level and thread count, in that order, once each.
+
+    A backend without levels is timed once and the sink is told.
+
+    Raises:
+        BackendMissing: One cannot run in one of the environments.
+        BadSettings: There is no such environment, a field is given in `on` and to be expanded, or
+            no backend has such a level.
+    """
+    found = parse_list(Backend, ",".join(on))
+    levels = [graph_level(cast(GraphLevel, level)) for level in levels]
+    for backend, fields in found:
+        for environment in environments:
+            demand(backend, environment)
+        for name, values, option in (("threads", threads, "threads"), ("level", levels, "levels")):
+            if values and name in fields:
+                raise BadSettings(
+                    f"{name} is given in '{backend}' and by --{option}",
+                    fix="leave one of them out",
+                )
+    for count in threads:
+        if count < 1:
+            raise BadSettings(f"--threads {count} cannot run", fix="give 1 or more: --threads 1,2")
+    known = dict.fromkeys(level for backend, _ in found for level in allowed_levels(backend))
+    for level in levels:
+        if level not in known:
+            raise BadSettings(
+                f"no backend of --on has a level '{level}'",
+                fix=f"use one of: {', '.join(known)}" if known else "leave --levels out",
+            )
+    leveled = [one for backend, _ in found for one in _at_levels(backend, levels, sink)]
+    if threads:
+        leveled = [replace(one, threads=count) for one in leveled for count in threads]
+    return list(dict.fromkeys(leveled))
+
+
+def allowed_levels(backend: Backend) -> tuple[str, ...]:
+    """Return the levels that a backend's ``level`` field takes; empty where it has none."""
+    hints = typing.get_type_hints(type(backend))
+    return tuple(dict.fromkeys(map(graph_level, typing.get_args(hints.get("level")))))
+
+
+def _at_levels(backend: Backend, levels: Sequence[str], sink: Sink) -> list[Backend]:
+    allowed = allowed_levels(backend)
+    if not levels:
+        return [backend]
+    if not allowed:
+        sink(Note(f"{backend} has no levels: it is timed once"))
+        return [backend]
+    if unknown := [level for level in levels if level not in allowed]:
+        sink(Note(f"{backend} has no level {', '.join(unknown)}: left out there"))
+    changes: list[dict[str, Any]] = [{"level": level} for level in levels if level in allowed]
+    return [dataclasses.replace(backend, **change) for change in changes]
+
+
+def _contestants(
+    models: Sequence[Path],
+    chosen: Sequence[Backend],
+    workloads: Sequence[Workload],
+    environments: Sequence[str],
+) -> list[list[Contestant]]:
+    """Return one group for every workload: each model on each backend in each environment."""
+    return [
+        [
+            Contestant(model, backend, workload, environment=environment)
+            for model in models
+            for backend in chosen
+            for environment in environments
+        ]
+        for workload in workloads
+    ]
+
+
+# --- models alone -------------------------------------------------------------------------------
+
+
+def timed(groups: Sequence[Sequence[Contestant]], asked: Bench) -> BenchResult:
+    """Time groups of contestants as asked; see `contest`."""
+    if not all(groups):
+        raise BadSettings("there is nothing to time", fix="give a model and a backend")
+    with TemporaryDirectory(prefix="ortune-") as folder:
+        root = Path(folder)
+        streams = _streams(groups, asked, root)
+        raced = [[TimedRow(one, streams[one.model]) for one in group] for group in groups]
+        if asked.self_check:
+            first = groups[0][0]
+            raced[0].append(TimedRow(replace(first, again=True), streams[first.model]))
+        return _measured(raced, raced, asked, root, {})
 
 
 def _streams(groups: Sequence[Sequence[Contestant]], asked: Bench, root: Path) -> dict[Path, Path]:
@@ -80,22 +209,124 @@ def _streams(groups: Sequence[Sequence[Contestant]], asked: Bench, root: Path) -
     return found
 
 
-def timed(groups: Sequence[Sequence[Contestant]], asked: Bench) -> BenchResult:
-    """Time groups of contestants as asked; see `contest`."""
-    if not all(groups):
-        raise BadSettings("there is nothing to time", fix="give a model and a backend")
-    first = groups[0][0]
-    meters = energy()
+def _measured(
+    turns: Sequence[Sequence[TimedRow]],
+    groups: Sequence[Sequence[TimedRow]],
+    asked: Bench,
+    root: Path,
+    of_frames: Mapping[str, str],
+) -> BenchResult:
+    """Time rows and return what they come to.
+
+    Args:
+        turns: The rows of a group take turns.
+        groups: The same rows by what they are compared with: the first of a group is its measure.
+        root: Folder for the files of workers.
+        of_frames: What rows of whole frames tell in the place of what every row does.
+
+    Raises:
+        BadModel: The first row of a group does not run.
+    """
+    meters, before = energy(), noise.snapshot()
+    contest(turns, root, asked.seconds, meters, asked.sets, asked.sink)
+    record = noise.between(before, noise.snapshot())
+    rows = [row for group in groups for row in group]
+    known: dict[Path, tuple[str, int]] = {}
+    for path in dict.fromkeys(row.contestant.model for row in rows):
+        if archive.is_bundle(path):
+            with path.open("rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()[:32]
+            known[path] = digest, path.stat().st_size
+        else:
+            known[path] = file.digest(path), file.size(path)
+    made = [
+        describe_row(row, digest, meters, size)
+        | (of_frames if "frame" in row.contestant.program else {})
+        for row in rows
+        for digest, size in [known[row.contestant.model]]
+    ]
+    return result(groups, made, record)
+
+
+# --- models in a frame --------------------------------------------------------------------------
+
+
+def _time_frames(
+    asked: Bench, chosen: Sequence[Backend], environments: Sequence[str]
+) -> BenchResult:
+    """Time a frame around every model on every backend, and every plan of every bundle.
+
+    Every plan has two processes: one runs frames, one the calls that these make of the engine.
+    All take turns, so that each ratio is of pairs.
+
+    Raises:
+        BadData: The frame fails, does not call the engine, or there are no samples for it.
+    """
+    every: list[Contestant] = []
+    for path in paths(asked.models):
+        on = chosen
+        if archive.is_bundle(path):
+            with archive.opened(path) as (_, manifest):
+                plans = dict.fromkeys(plan.backend for plan in manifest.plans)
+            on = [parse(Backend, text) for text in plans]
+        (found,) = _contestants([path], on, [Latency()], environments)
+        every += found
     with TemporaryDirectory(prefix="ortune-") as folder:
-        root = Path(folder)
-        streams = _streams(groups, asked, root)
-        raced = [[TimedRow(one, streams[one.model]) for one in group] for group in groups]
-        if asked.self_check:
-            raced[0].append(TimedRow(replace(first, again=True), streams[first.model]))
-        before = noise.snapshot()
-        contest(raced, root, asked.seconds, meters, asked.sets, asked.sink)
-        record = noise.between(before, noise.snapshot())
-        every = [row for group in raced for row in group]
-    digests = {path: file.digest(path) for path in streams}
-    made = [describe_row(one, digests[one.contestant.model], meters) for one in every]
-    return result(raced, made, record)
+        root, frame = Path(folder), asked.end_to_end
+        feeds = _frame_samples(asked, every[0].model, root)
+        whole, models = (
+            [TimedRow(replace(one, program=(_WORKER, role, frame)), feeds) for one in every]
+            for role in ("frame", "model")
+        )
+        turns = [row for pair in zip(whole, models, strict=True) for row in pair]
+        of_frames = {"workload": f"frame({frame})", "measure": PER_FRAME}
+        timings = _measured([turns], [whole, models], asked, root, of_frames)
+    return replace(timings, pipelines=tuple(_pipelines(timings, whole, models)))
+
+
+def _frame_samples(asked: Bench, model: Path, root: Path) -> Path:
+    """Write what frames are given: what a source yields, whole, or made-up inputs of the model.
+
+    Raises:
+        BadData: There is none.
+    """
+    if archive.is_bundle(model):
+        with archive.opened(model) as (_, manifest):
+            found = list(manifest.signatures.values())
+        inputs = found[0].inputs if len(found) == 1 else ()
+    else:
+        inputs = model_facts.facts(file.load(model)).inputs
+    data = asked.data
+    if data is None:
+        shapes, ranges = asked.shapes, asked.ranges
+        return given.samples(
+            None, inputs, root, shapes=shapes, ranges=ranges, sink=asked.sink
+        ).stream
+
+    def every() -> Iterator[Tensors]:
+        for block in sources.open_source(data, inputs, lambda text: asked.sink(Note(text))):
+            yield {name: column.read() for name, column in block.columns.items()}
+
+    path = root / "frames.stream"
+    if not stream.write(path, every()):
+        raise BadData(f"no samples in {sources.name(data)}", fix="give at least one sample")
+    return path
+
+
+def _pipelines(
+    found: BenchResult, whole: Sequence[TimedRow], models: Sequence[TimedRow]
+) -> Iterator[Pipeline]:
+    """Yield what each contestant's two rows say together."""
+    learnt = Ratios([whole]).learnt() + Ratios([models]).learnt()
+    rates = [1e9 / ns if (ns := row.get("typical_ns")) else None for row in found.rows]
+    for at, (frame, model) in enumerate(zip(whole, models, strict=True)):
+        beside, failed = at + len(whole), frame.error or model.error
+        yield Pipeline(
+            row=at,
+            model_row=beside,
+            frames_per_s=rates[at],
+            model_per_s=rates[beside],
+            share=None if failed else stats.ratio(pairs(model, frame), learnt=learnt),
+            ratio=found.ratios[at],
+            model_ratio=found.ratios[beside],
+        )

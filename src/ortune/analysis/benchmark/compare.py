@@ -151,16 +151,7 @@ def run(asked: Compare) -> CompareResult:
     machines. Nor is a time of a run whose machine was too noisy for a verdict.
     """
     limits, given = {**THRESHOLDS, **asked.thresholds}, paths(asked.files)
-    _check(limits, asked.by, given)
-    runs = [read(path) for path in given]
-    found = [_comparison(runs[0], run, asked, limits) for run in runs[1:]]
-    files = [ComparedFile(run.path, len(run.rows), run.machine, run.versions) for run in runs]
-    regressed = sum(bool(row.regressions) for one in found for row in one.rows)
-    return CompareResult(limits, tuple(files), tuple(found), regressed)
-
-
-def _check(limits: Mapping[str, float], by: Sequence[str], files: Sequence[Path]) -> None:
-    if len(files) < 2:
+    if len(given) < 2:
         raise BadData("one run has nothing to be compared with", fix="give two files or more")
     for name, limit in limits.items():
         if name not in METRICS:
@@ -169,9 +160,14 @@ def _check(limits: Mapping[str, float], by: Sequence[str], files: Sequence[Path]
             raise BadSettings(
                 f"{limit} is not a threshold for {name}", fix="give a share such as 0.05 or 5%"
             )
-    for name in by:
+    for name in asked.by:
         if name not in FIELDS:
             raise BadSettings(f"rows have no '{name}'", fix=f"use some of: {', '.join(FIELDS)}")
+    runs = [read(path) for path in given]
+    found = [_comparison(runs[0], run, asked, limits) for run in runs[1:]]
+    files = [ComparedFile(run.path, len(run.rows), run.machine, run.versions) for run in runs]
+    regressed = sum(bool(row.regressions) for one in found for row in one.rows)
+    return CompareResult(limits, tuple(files), tuple(found), regressed)
 
 
 def _comparison(

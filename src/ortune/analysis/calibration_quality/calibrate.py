@@ -19,7 +19,7 @@ from ortune.analysis.calibration_quality.requests import Calibrate
 from ortune.backends.cpu import Cpu
 from ortune.calibration import ranges_file, tensorrt_cache
 from ortune.calibration.activity import Inactive, activity_probes, inactive
-from ortune.calibration.calibrate import Calibrated, calibrate_groups
+from ortune.calibration.calibrate import calibrate_groups
 from ortune.core import wording
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadSettings
@@ -340,7 +340,15 @@ class Calibration(TableResult):
 
 def run(asked: Calibrate) -> Calibration:
     """Observe the tensors that a quantizer asks for, over all samples and over parts of them."""
-    step, files = settled(asked.quantizer, asked.observer), _files(asked)
+    # What will be written.
+    tensorrt_cache.number(asked.tensorrt_version)
+    out, cache = (
+        None if path is None else free(path, asked.force, asked.model)
+        for path in (asked.out, asked.tensorrt_cache)
+    )
+    if out is not None and cache is not None and out.resolve() == cache.resolve():
+        raise BadSettings(f"-o and --tensorrt-cache both write {out}", fix="give two names")
+    step, files = settled(asked.quantizer, asked.observer), _Files(out, cache)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         seen, wanted = _samples(asked, folder), probes(Path(asked.model), step)
@@ -357,7 +365,37 @@ def run(asked: Calibrate) -> Calibration:
         )
         more = asked.every or asked.tensorrt_cache is not None
         every = _every(asked, wanted.observer, seen, folder / "every") if more else {}
-    made = _calibration(asked, step, wanted, seen, found, every)
+    first, tensors = found.ranges[0], [probe.tensor for probe in wanted.probes]
+    whole = {p.key: first[p.key] for p in wanted.probes if p.key in first}
+    unanswered = tuple(p.tensor for p in wanted.probes if p.key not in whole)
+    digests = tuple(seen.feeds.digests[index] for index in seen.indices)
+    observer, count = str(wanted.observer), len(digests)
+    document = ranges_file.document(
+        ranges_file.entries(whole, wanted.probes, observer),
+        model=Path(asked.model),
+        digest=file.digest(asked.model),
+        quantizer=str(step),
+        observer=observer,
+        samples=ranges_file.Samples(count, digests, asked.augment),
+        unanswered=unanswered,
+        version=__version__,
+    )
+    made = Calibration(
+        model=str(asked.model),
+        quantizer=str(step),
+        observer=observer,
+        samples=count,
+        augment=asked.augment,
+        document=document,
+        tensors=tuple(_tensors(wanted.model, whole, found.ranges[1:3])),
+        stability=judge(whole, found.ranges[1:], seen.independent, count),
+        idle=tuple(inactive(wanted.model, first, tensors)),
+        unanswered=unanswered,
+        every=every,
+        seconds=found.seconds,
+        peak_rss=found.peak_rss,
+        notes=(*seen.notes, *found.notes),
+    )
     if files.out is not None:
         made.save(files.out)
     if files.cache is not None:
@@ -372,22 +410,6 @@ calibrate = verb(Calibrate, run)
 class _Files:
     out: Path | None
     cache: Path | None
-
-
-def _files(asked: Calibrate) -> _Files:
-    """Return what will be written.
-
-    Raises:
-        OrtuneError: It may not be, both are one file, or the version has no cache.
-    """
-    tensorrt_cache.number(asked.tensorrt_version)
-    out, cache = (
-        None if path is None else free(path, asked.force, asked.model)
-        for path in (asked.out, asked.tensorrt_cache)
-    )
-    if out is not None and cache is not None and out.resolve() == cache.resolve():
-        raise BadSettings(f"-o and --tensorrt-cache both write {out}", fix="give two names")
-    return _Files(out, cache)
 
 
 @dataclass(frozen=True)
@@ -437,47 +459,6 @@ def _every(asked: Calibrate, observer: Observer, seen: _Seen, folder: Path) -> R
         *(model, wanted, stream, [seen.indices], folder), custom_ops=libraries, sink=asked.sink
     )
     return found.ranges[0]
-
-
-def _calibration(
-    asked: Calibrate,
-    step: Quantizer,
-    wanted: QuantizerProbes,
-    seen: _Seen,
-    found: Calibrated,
-    every: Ranges,
-) -> Calibration:
-    first, tensors = found.ranges[0], [probe.tensor for probe in wanted.probes]
-    whole = {p.key: first[p.key] for p in wanted.probes if p.key in first}
-    unanswered = tuple(p.tensor for p in wanted.probes if p.key not in whole)
-    digests = tuple(seen.feeds.digests[index] for index in seen.indices)
-    observer, count = str(wanted.observer), len(digests)
-    document = ranges_file.document(
-        ranges_file.entries(whole, wanted.probes, observer),
-        model=Path(asked.model),
-        digest=file.digest(asked.model),
-        quantizer=str(step),
-        observer=observer,
-        samples=ranges_file.Samples(count, digests, asked.augment),
-        unanswered=unanswered,
-        version=__version__,
-    )
-    return Calibration(
-        model=str(asked.model),
-        quantizer=str(step),
-        observer=observer,
-        samples=count,
-        augment=asked.augment,
-        document=document,
-        tensors=tuple(_tensors(wanted.model, whole, found.ranges[1:3])),
-        stability=judge(whole, found.ranges[1:], seen.independent, count),
-        idle=tuple(inactive(wanted.model, first, tensors)),
-        unanswered=unanswered,
-        every=every,
-        seconds=found.seconds,
-        peak_rss=found.peak_rss,
-        notes=(*seen.notes, *found.notes),
-    )
 
 
 def _tensors(

@@ -280,7 +280,24 @@ class _Contest:
         """Calibrate, build and score; what goes wrong is a row too."""
         self._count += 1
         try:
-            row = self._scored(row, step, feeds, indices)
+            folder = self._context.root / f"observer-{self._count}"
+            asked = probes(self._model, step)
+            found = calibrate_groups(asked.model, asked.probes, feeds.stream, [indices], folder)
+            ranges = found.ranges[0]
+            kept = ranges_file.entries(ranges, asked.probes, str(asked.observer))
+            known = ranges_file.SavedRanges(
+                row.observer,
+                f"{row.observer}{row.augment}",
+                {entry.name: entry for entry in kept},
+                observer=str(asked.observer),
+                unanswered=tuple(p.tensor for p in asked.probes if p.key not in ranges),
+            )
+            material = Material(feeds, tuple(indices), known, self._backend.custom_ops)
+            built = build_in(folder, self._model, Recipe("compare", (step,)), material)
+            tables = self._tables(built.path)
+            score = judge(self._context.budget, tables[0], self._base, self._groups, proof=())
+            snr = Snr().aggregate(tables[1])
+            row = replace(row, seconds=found.seconds, score=score, snr=snr, records=tables)
         except WorkerFailed as error:
             row = replace(row, error=error.failure.reason)
         except OrtuneError as error:
@@ -288,28 +305,6 @@ class _Contest:
         text = f"{row.score.metric} {row.score.value:.4g}" if row.score else row.error
         self._sink(Note(f"{named(row)}: {text}"))
         return row
-
-    def _scored(
-        self, row: ObserverScore, step: Quantizer, feeds: Feeds, indices: Sequence[int]
-    ) -> ObserverScore:
-        folder = self._context.root / f"observer-{self._count}"
-        asked = probes(self._model, step)
-        found = calibrate_groups(asked.model, asked.probes, feeds.stream, [indices], folder)
-        ranges = found.ranges[0]
-        kept = ranges_file.entries(ranges, asked.probes, str(asked.observer))
-        known = ranges_file.SavedRanges(
-            row.observer,
-            f"{row.observer}{row.augment}",
-            {entry.name: entry for entry in kept},
-            observer=str(asked.observer),
-            unanswered=tuple(p.tensor for p in asked.probes if p.key not in ranges),
-        )
-        material = Material(feeds, tuple(indices), known, self._backend.custom_ops)
-        built = build_in(folder, self._model, Recipe("compare", (step,)), material)
-        tables = self._tables(built.path)
-        score = judge(self._context.budget, tables[0], self._base, self._groups, proof=())
-        snr = Snr().aggregate(tables[1])
-        return replace(row, seconds=found.seconds, score=score, snr=snr, records=tables)
 
     def _tables(self, path: Path) -> tuple[Records, Records]:
         """Return the records of a built model: the budget's metric, then SNR."""

@@ -3,79 +3,164 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ortune.analysis.explanation import nodes, regions
+import onnx_ir as ir
+
 from ortune.analysis.explanation.requests import Explain
 from ortune.analysis.explanation.result import (
+    GIVEN,
+    KEPT,
     Attempted,
     ChangeTold,
     Explanation,
     MixtureTold,
+    NodeTold,
     PlanTold,
+    RegionTold,
     SurveyTold,
 )
 from ortune.core import wording
 from ortune.core.acceptance import Outcome, outcome
-from ortune.core.errors import BadData, BadSettings
+from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.request import verb
+from ortune.core.step import Quantizer
 from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.engine import archive
-from ortune.experiment import surveys
+from ortune.experiment import surveys as journal
 from ortune.experiment.ledger import read_study
-from ortune.regions.survey import MixtureTried, Survey
+from ortune.model.analysis.precision import named, precisions
+from ortune.model.graph import edit
+from ortune.model.io import file
+from ortune.quantization.node_filter import names
+from ortune.quantization.roles import PREPARES, deciding, role
+from ortune.regions.choice import bare, parted
+from ortune.regions.survey import MixtureTried, Survey, unchanged
 from ortune.sections.verdict import answer
 
 _SHORTEST, _NEAR = 4, 3
+NO_SURVEY = "no regions were surveyed"
 
 
-def number_plans(study: Study, mixtures: Mapping[int, MixtureTold]) -> tuple[PlanTold, ...]:
-    """Return the record of every plan that was tried, numbered in order, the original first."""
-    best = study.best.key
-    made = []
-    for number, last in enumerate(wording.latest(study)):
-        trials = [trial for trial in study.trials if trial.key == last.key]
-        first = trials[0]
-        made.append(
-            PlanTold(
-                number,
-                last.key,
-                "original" if last.key == study.baseline.key else str(last.plan),
-                tuple(map(str, last.plan.recipe.steps)),
-                str(last.plan.backend),
-                first.stage,
-                first.proposed,
-                str(outcome(last)) if number else "the original",
-                wording.reason(last),
-                last.edits,
-                last.size,
-                tuple(map(_attempted, trials)),
-                last.key == best,
-                mixtures.get(number),
-                last.error,
-                last.reproduce,
-            )
+def run(asked: Explain) -> Explanation:
+    """Explain a run, or a node or a plan of it."""
+    root = Path(asked.run)
+    if root.is_file() and archive.is_bundle(root):
+        raise BadData(
+            f"{root} is a bundle, which holds its own plans alone",
+            fix="give the run's folder that it was packed from",
         )
-    return tuple(made)
+    study = read_study(root)
+    return explained(study, journal.read(root), node=asked.node, plan=asked.plan)
 
 
-def _attempted(trial: Trial) -> Attempted:
-    return Attempted(
-        trial.part,
-        trial.effort,
-        str(outcome(trial)),
-        wording.reason(trial),
-        trial.ratio,
-        trial.predicted,
-        trial.scores,
-        trial.seconds,
-        trial.stopped,
+explain = verb(Explain, run)
+
+
+def explained(
+    study: Study,
+    records: Sequence[Survey | MixtureTried],
+    *,
+    node: str | None = None,
+    plan: str | None = None,
+) -> Explanation:
+    """Explain a study, which may be unfinished.
+
+    Args:
+        records: Of its regions, as its journal has them.
+        node: Tell all of this node.
+        plan: Tell the record of this plan.
+
+    Raises:
+        BadSettings: There is no such node or plan.
+    """
+    latest = wording.latest(study)
+    surveys = [one for one in records if isinstance(one, Survey)]
+    tried = {one.key: one for one in records if isinstance(one, MixtureTried)}
+    mixtures = {
+        number: found
+        for number, trial in enumerate(latest)
+        if (found := _mixture(trial, _surveyed(trial, surveys), tried)) is not None
+    }
+    plans = tuple(
+        _plan(study, number, last, mixtures.get(number)) for number, last in enumerate(latest)
+    )
+    asked = () if plan is None else _meant(plans, plan)
+    ops: dict[str, str] = {}
+    built: dict[str, str] = {}
+    notes: list[str] = []
+    if surveys or node is not None:
+        ops, built = _nodes(study, notes)
+    best = study.best
+    winner, winning = [trial.key for trial in latest].index(best.key), _surveyed(best, surveys)
+    told = tuple(
+        _survey(one, mixtures, winner if one is winning else None, built) for one in surveys
+    )
+    numbers = {trial.key: number for number, trial in enumerate(latest)}
+    changes = ((stage.name, study.find(stage.key)) for stage in study.history)
+    return Explanation(
+        run=study.root,
+        model=study.job.model,
+        answer=answer(study),
+        accuracy=wording.means(best.score) if best.key != study.baseline.key else "",
+        budget=str(study.budget),
+        finished=study.finished,
+        way=tuple(
+            ChangeTold(what, numbers[t.key], t.ratio, wording.searched(study, t).proposed)
+            for what, t in changes
+            if t is not None
+        ),
+        plans=plans,
+        untried=study.counts[Outcome.UNTRIED],
+        left_out=study.ending.left_out,
+        surveys=told,
+        node=None if node is None else _node(study, node, ops, built, told),
+        asked=asked,
+        notes=(*notes, *(() if surveys else (f"{NO_SURVEY} in this run",))),
     )
 
 
-def meant(plans: Sequence[PlanTold], text: str) -> tuple[PlanTold, ...]:
+# --- plans --------------------------------------------------------------------------------------
+
+
+def _plan(study: Study, number: int, last: Trial, mixture: MixtureTold | None) -> PlanTold:
+    trials = [trial for trial in study.trials if trial.key == last.key]
+    return PlanTold(
+        number=number,
+        key=last.key,
+        plan="original" if last.key == study.baseline.key else str(last.plan),
+        steps=tuple(map(str, last.plan.recipe.steps)),
+        backend=str(last.plan.backend),
+        stage=trials[0].stage,
+        proposed=trials[0].proposed,
+        outcome=str(outcome(last)) if number else "the original",
+        why=wording.reason(last),
+        edits=last.edits,
+        size=last.size,
+        trials=tuple(
+            Attempted(
+                part=t.part,
+                effort=t.effort,
+                outcome=str(outcome(t)),
+                why=wording.reason(t),
+                ratio=t.ratio,
+                predicted=t.predicted,
+                scores=t.scores,
+                seconds=t.seconds,
+                stopped=t.stopped,
+            )
+            for t in trials
+        ),
+        winner=last.key == study.best.key,
+        mixture=mixture,
+        error=last.error,
+        reproduce=last.reproduce,
+    )
+
+
+def _meant(plans: Sequence[PlanTold], text: str) -> tuple[PlanTold, ...]:
     """Return the plans of this number, name or start of a key; a name may be of several backends.
 
     Raises:
@@ -92,100 +177,182 @@ def meant(plans: Sequence[PlanTold], text: str) -> tuple[PlanTold, ...]:
     if found:
         return tuple(found)
     every = [*dict.fromkeys([*recipes.values(), *(one.plan for one in plans)])]
-    near = [name for name in every if text and text.lower() in name.lower()][:_NEAR]
-    near = near or difflib.get_close_matches(text, every, n=_NEAR, cutoff=0.4) or every[:_NEAR]
     raise BadSettings(
         f"no plan '{text}' in this run",
         fix=f"give a number from 0 to {len(plans) - 1}, the start of a key, or a name such as "
-        f"{', '.join(near)}",
+        f"{', '.join(_near(text, every))}",
     )
 
 
-NO_SURVEY = "no regions were surveyed"
+def _near(text: str, every: Sequence[str]) -> Sequence[str]:
+    """Return names that hold a text, else names that are like it, else the first."""
+    near = [name for name in every if text and text.lower() in name.lower()][:_NEAR]
+    return near or difflib.get_close_matches(text, every, n=_NEAR, cutoff=0.4) or every[:_NEAR]
 
 
-def run(asked: Explain) -> Explanation:
-    """Explain a run, or a node or a plan of it."""
-    root = Path(asked.run)
-    if root.is_file() and archive.is_bundle(root):
-        raise BadData(
-            f"{root} is a bundle, which holds its own plans alone",
-            fix="give the run's folder that it was packed from",
-        )
-    study = read_study(root)
-    return explained(study, surveys.read(root), node=asked.node, plan=asked.plan)
+# --- regions ------------------------------------------------------------------------------------
 
 
-explain = verb(Explain, run)
+def _surveyed(trial: Trial, surveys: Sequence[Survey]) -> Survey | None:
+    """Return the survey whose plan a trial's is, up to regions that it leaves in float."""
+    for survey in surveys:
+        same_place = survey.plan.backend == trial.plan.backend
+        if same_place and parted(survey, trial.plan.recipe) is not None:
+            return survey
+    return None
 
 
-def explained(
-    study: Study,
-    records: Sequence[Survey | MixtureTried],
-    *,
-    node: str | None = None,
-    plan: str | None = None,
-) -> Explanation:
-    """Explain a study.
+def _mixture(
+    trial: Trial, survey: Survey | None, tried: Mapping[str, MixtureTried]
+) -> MixtureTold | None:
+    """Say which regions a plan leaves out of a survey's precision; None where it leaves none.
 
     Args:
-        study: It may be unfinished.
-        records: Of its regions, as its journal has them.
-        node: Tell all of this node.
-        plan: Tell the record of this plan.
-
-    Raises:
-        BadSettings: There is no such node or plan.
+        tried: Key of a trial -> what the journal says of it.
     """
-    latest = wording.latest(study)
-    surveys = [one for one in records if isinstance(one, Survey)]
-    tried = {one.key: one for one in records if isinstance(one, MixtureTried)}
-    mixtures = {
-        number: found
-        for number, trial in enumerate(latest)
-        if (found := regions.mixture(trial, surveys, tried)) is not None
-    }
-    numbered = number_plans(study, mixtures)
-    asked = () if plan is None else meant(numbered, plan)
-    models = nodes.known(study) if surveys or node is not None else nodes.KnownNodes({}, {})
-    told = tuple(_surveys(study, surveys, mixtures, models.built))
-    best = study.best
-    return Explanation(
-        run=study.root,
-        model=study.job.model,
-        answer=answer(study),
-        accuracy=wording.means(best.score) if best.key != study.baseline.key else "",
-        budget=str(study.budget),
-        finished=study.finished,
-        way=tuple(_way(study)),
-        plans=numbered,
-        untried=study.counts[Outcome.UNTRIED],
-        left_out=study.ending.left_out,
-        surveys=told,
-        node=None if node is None else nodes.told(study, node, models, told),
-        asked=asked,
-        notes=(*models.notes, *(() if surveys else (f"{NO_SURVEY} in this run",))),
+    if survey is None:
+        return None
+    in_float = parted(survey, trial.plan.recipe) or frozenset()
+    measured = [one for one in survey.regions if not one.error and not unchanged(one)]
+    kept = [one for one in measured if one.region not in in_float]
+    if len(kept) == len(measured):
+        return None
+    line = tried.get(trial.key)
+    return MixtureTold(
+        survey=survey.key,
+        given_back=tuple(one.region for one in measured if one.region in in_float),
+        regions=len(survey.regions),
+        expected_cost=sum(one.accuracy_cost.value for one in kept),
+        expected_gain=sum(one.time_gained.value for one in kept),
+        measured_gain=None if trial.ratio is None else 1 - trial.ratio.value,
+        expected_ratio=None if line is None else line.expected_ratio,
+        expected_lost=None if line is None else line.expected_lost,
+        lost=None if line is None else line.lost,
+        kept=None if line is None else line.kept,
+        why="" if line is None else line.why,
     )
 
 
-def _surveys(
-    study: Study,
-    surveys: Sequence[Survey],
+def _survey(
+    survey: Survey,
     mixtures: Mapping[int, MixtureTold],
+    winner: int | None,
     built: Mapping[str, str],
-) -> Iterator[SurveyTold]:
-    keys = [trial.key for trial in wording.latest(study)]
-    number = keys.index(study.best.key)
-    found = regions.surveyed(study.best, surveys)
-    for survey in surveys:
-        yield regions.told(survey, mixtures, (number, found is survey), built)
+) -> SurveyTold:
+    """Say what became of every region of a survey.
+
+    Args:
+        mixtures: Number of a plan -> what it leaves out, of any survey.
+        winner: Its number, where its steps are the surveyed ones up to what they leave out.
+        built: Node of the winner's file -> precision.
+    """
+    at = deciding(survey.plan.recipe.steps)
+    step = "" if at is None else str(bare(survey.plan.recipe.steps[at]))
+    regions = []
+    for one in survey.regions:
+        left_in = tuple(
+            number
+            for number, plan in mixtures.items()
+            if plan.survey == survey.key and one.region in plan.given_back
+        )
+        why = ""
+        if one.error:
+            became = f"not measured: {one.error}"
+        elif unchanged(one):
+            became = f"left in float by {step} itself"
+        else:
+            became = f"{KEPT} in {step}"
+            if winner is None:
+                became = "the winner is of another precision"
+            elif winner in left_in:
+                became = f"{GIVEN} back to float"
+            gain = f"{100 * one.time_gained.value:.2g} % of the time"
+            why = f": {step} costs {one.accuracy_cost.value:.3g} alone and saves {gain}"
+        in_file = (named(built, name) for name in (one.region, *one.layers, *one.nodes))
+        precision = "" if winner is None else next(filter(None, in_file), "")
+        regions.append(RegionTold(one, precision, left_in, became, became + why))
+    return SurveyTold(
+        key=survey.key,
+        plan=str(survey.plan),
+        precision=step,
+        regions=tuple(regions),
+        whole_cost=survey.whole_cost,
+        unit=survey.unit,
+        seconds=survey.seconds,
+        error=survey.error,
+    )
 
 
-def _way(study: Study) -> Iterator[ChangeTold]:
-    """Yield what each kind of change brought, with the reason why it was tried."""
-    numbers = {trial.key: number for number, trial in enumerate(wording.latest(study))}
-    for stage in study.history:
-        trial = study.find(stage.key)
-        if trial is not None:
-            why = wording.searched(study, trial).proposed
-            yield ChangeTold(stage.name, numbers[trial.key], trial.ratio, why)
+# --- nodes --------------------------------------------------------------------------------------
+
+
+def _nodes(study: Study, notes: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the operators of the original's nodes, and the precisions of the winner's.
+
+    A file that is gone is noted, and has none.
+    """
+
+    def read(path: Path) -> ir.Model | None:
+        try:
+            return file.load(path)
+        except (OrtuneError, OSError) as error:
+            what = error.what if isinstance(error, OrtuneError) else f"{path}: {error.strerror}"
+            notes.append(f"its nodes are not known: {what}")
+            return None
+
+    originals = [model for path in study.models.values() if (model := read(Path(path)))]
+    models, artefact = originals, study.best.artefact
+    if artefact:
+        files = sorted((Path(study.root) / artefact).rglob("*.onnx"))
+        models = [model for path in files if (model := read(path))]
+    ops = {n.name: n.op_type for model in originals for n in edit.every_node(model) if n.name}
+    return ops, {name: what for model in models for name, what in precisions(model).items()}
+
+
+def _node(
+    study: Study,
+    name: str,
+    ops: Mapping[str, str],
+    built: Mapping[str, str],
+    surveys: Sequence[SurveyTold],
+) -> NodeTold:
+    """Tell all that is known of a node.
+
+    Raises:
+        BadSettings: No file and no survey of the run knows it; close names are told.
+    """
+    found = [(survey.key, one) for survey in surveys for one in survey.regions]
+    inside = [text for _, one in found for text in (one.cost.region, *one.cost.nodes)]
+    every = [*dict.fromkeys([*ops, *built, *inside])]
+    if not every:
+        raise BadSettings(
+            f"no node '{name}': the run's models are gone", fix="put them back where they were"
+        )
+    if name not in every and named(built, name) is None:
+        raise BadSettings(
+            f"no node '{name}' in the run's models",
+            fix=f"give a node's whole name, such as {', '.join(_near(name, every))}",
+        )
+    left: dict[int, str] = {}
+    taken: dict[int, str] = {}
+    for number, trial in enumerate(wording.latest(study)):
+        for step in trial.plan.recipe.steps:
+            if not isinstance(step, Quantizer) or role(step) in PREPARES:
+                continue
+            only = getattr(step, "include", ())
+            if names(getattr(step, "exclude", ()))(name):
+                left[number] = str(bare(step))
+            elif not only or names(only)(name):
+                taken[number] = str(bare(step))
+    best = study.best
+    steps = {str(s) for s in best.plan.recipe.steps if isinstance(s, Quantizer)}
+    return NodeTold(
+        node=name,
+        op=ops.get(name, ""),
+        winner=named(built, name) or "",
+        rounded=best.plan.backend.lossy,
+        notes=tuple(f"{e.step}: {e.note}" for e in best.edits if e.note and e.step in steps),
+        regions={key: one for key, one in found if name in (one.cost.region, *one.cost.nodes)},
+        left_out=left,
+        taken=taken,
+    )

@@ -147,7 +147,13 @@ def prove(
         Refused: An output changes, or has the length elsewhere than in its second dimension.
         WorkerFailed: The model does not run as it is.
     """
-    chosen = _chosen(padding, indices)
+    # Samples with padding, spread over their lengths from short to long.
+    allowed = indices or range(len(padding.lengths))
+    padded = [i for i in allowed if padding.lengths[i] < padding.widths[i]]
+    padded.sort(key=lambda i: (padding.lengths[i], i))
+    if not padded:
+        raise Refused("none of the samples is padded", fix="give padded ones")
+    chosen = [padded[k] for k in spread(len(padded), _SAMPLES)]
     lengths = tuple(sorted({padding.lengths[i] for i in chosen}))
     plain = Bucketed(mask=padding.mask, inputs=padding.inputs, side=padding.side)
     cut = replace(plain.around(backend), lengths=lengths)
@@ -178,16 +184,6 @@ def prove(
                 "them, integer ranges taken at run time)",
             )
     return Proof(declared, snr_db, len(chosen))
-
-
-def _chosen(padding: Padding, indices: Sequence[int]) -> list[int]:
-    """Return samples with padding, spread over their lengths from short to long."""
-    allowed = indices or range(len(padding.lengths))
-    padded = [i for i in allowed if padding.lengths[i] < padding.widths[i]]
-    padded.sort(key=lambda i: (padding.lengths[i], i))
-    if not padded:
-        raise Refused("none of the samples is padded", fix="give padded ones")
-    return [padded[k] for k in spread(len(padded), _SAMPLES)]
 
 
 def _outputs(

@@ -181,7 +181,13 @@ def kernels(
     constants = frozenset(recorded.constants)
     made: list[Kernel] = []
     region = parts.all[0].name if parts.all else ""
-    claimed = _claimed(recorded, traced, origin, backend)
+    # The operators of the model of which the provider asked for took at least one.
+    claimed = frozenset(
+        op_type
+        for node, sources in zip(recorded.nodes, traced.sources, strict=True)
+        if node.provider and not fell_back(node.provider, backend)
+        for op_type in _operators(node, sources, origin)
+    )
     for executed, sources, time_ns in zip(recorded.nodes, traced.sources, taken, strict=True):
         if not executed.calls:
             continue
@@ -220,18 +226,6 @@ def kernels(
 def fell_back(provider: str, backend: Backend) -> bool:
     """Whether a node ran on onnxruntime's CPU provider where another one was asked for."""
     return provider == "CPUExecutionProvider" and backend.provider not in ("", provider)
-
-
-def _claimed(
-    recorded: Recorded, traced: Lineage, origin: Origin, backend: Backend
-) -> frozenset[str]:
-    """Return the operators of the model of which the provider asked for took at least one."""
-    return frozenset(
-        op_type
-        for node, sources in zip(recorded.nodes, traced.sources, strict=True)
-        if node.provider and not fell_back(node.provider, backend)
-        for op_type in _operators(node, sources, origin)
-    )
 
 
 def _operators(node: Executed, sources: Sequence[str], origin: Origin) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from ortune.analysis.sensitivity.requests import SensitivityRequest, budget_of
 from ortune.core import reading
 from ortune.core.atomic_write import remove, write_text
 from ortune.core.backend import Backend
-from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, Refused
 from ortune.core.event import TimeLeft, noting
 from ortune.core.outputs import caches
@@ -143,13 +142,47 @@ def run(asked: SensitivityRequest) -> Sensitivity:
         header = read_header(root)
         assert header is not None
         context = replace(context, by_operator=header.by_operator)
-        plan = _plan(Path(asked.model), steps, backend, offered)
-        key = _key(context, plan, asked)
+        # Put the automatic rewrites before the steps, as a search does.
+        model = Path(asked.model)
+        first = clean(model_facts.facts(file.load(model)), backend, offered).steps
+        at = deciding(steps)
+        assert at is not None
+        plan = Plan(Recipe(str(steps[at]), (*first, *steps)), backend)
+        # Digest all that the figures depend on; 32 hex digits and more of them than a file needs.
+        key = codec.digest(
+            [
+                job_key(context.job),
+                steps_key(plan.recipe.steps),
+                catalog.source_digest(plan.backend),
+                sources.digest(_CODE, lambda name: []),
+                asked.by,
+                str(asked.sequence),
+                asked.state,
+                asked.seconds,
+            ]
+        )
         kept = None if asked.fresh else find(key)
         if kept is not None:
             return replace(kept, kept=True, model=str(asked.model))
         asked.sink(TimeLeft(asked.seconds))
-        result = _result(asked, context, plan, _surveyed(asked, context, plan), notes)
+        # Run the survey beside the original.
+        try:
+            with measure.start(context, context.models, context.job.baseline, "baseline") as live:
+                ready(live)
+                found = survey(context, plan, asked.seconds, asked.sink, live, by=asked.by)
+        except WorkerFailed as error:
+            raise error.as_bad_model(Path(asked.model), plan.backend) from None
+        if found.error:
+            raise Refused(
+                f"{plan.recipe.name} on {plan.backend}: {found.error}",
+                fix="try another --recipe or --on; `ortune apply` shows what the steps do",
+            )
+        if not found.regions:
+            raise BadModel(
+                f"{Path(asked.model).name} has no layer with weights",
+                fix="nothing of it can change precision",
+            )
+        result = _result(asked, context, plan, found, notes)
     keep(key, result)
     return result
 
@@ -169,56 +202,6 @@ def _steps(texts: Sequence[str]) -> tuple[Step, ...]:
             fix="end it in a quantizer, such as int8-static or int8-weights",
         )
     return steps
-
-
-def _plan(model: Path, steps: Sequence[Step], backend: Backend, offered: Capabilities) -> Plan:
-    """Put the automatic rewrites before the steps, as a search does."""
-    first = clean(model_facts.facts(file.load(model)), backend, offered).steps
-    at = deciding(steps)
-    assert at is not None
-    return Plan(Recipe(str(steps[at]), (*first, *steps)), backend)
-
-
-def _key(context: Context, plan: Plan, asked: SensitivityRequest) -> str:
-    """Digest all that the figures depend on; 32 hex digits and more of them than a file needs."""
-    return codec.digest(
-        [
-            job_key(context.job),
-            steps_key(plan.recipe.steps),
-            catalog.source_digest(plan.backend),
-            sources.digest(_CODE, lambda name: []),
-            asked.by,
-            str(asked.sequence),
-            asked.state,
-            asked.seconds,
-        ]
-    )
-
-
-def _surveyed(asked: SensitivityRequest, context: Context, plan: Plan) -> Survey:
-    """Run the survey beside the original.
-
-    Raises:
-        BadModel: The original stops running.
-        Refused: The plan's regions cannot be measured at all.
-    """
-    try:
-        with measure.start(context, context.models, context.job.baseline, "baseline") as live:
-            ready(live)
-            found = survey(context, plan, asked.seconds, asked.sink, live, by=asked.by)
-    except WorkerFailed as error:
-        raise error.as_bad_model(Path(asked.model), plan.backend) from None
-    if found.error:
-        raise Refused(
-            f"{plan.recipe.name} on {plan.backend}: {found.error}",
-            fix="try another --recipe or --on; `ortune apply` shows what the steps do",
-        )
-    if not found.regions:
-        raise BadModel(
-            f"{Path(asked.model).name} has no layer with weights",
-            fix="nothing of it can change precision",
-        )
-    return found
 
 
 def _result(

@@ -126,14 +126,33 @@ def run(asked: Verify) -> Comparison:
     if asked.bisect and asked.evaluate:
         problem = "--bisect judges outputs sample by sample, not by a function"
         raise BadSettings(problem, fix="give --data in place of --evaluate")
-    _check_output(asked)
-    _check_environment(asked)
+    # Refuse a folder that nothing is written into, or that is taken.
+    if asked.out is not None and not asked.bisect:
+        raise BadSettings(f"-o {asked.out}: verify writes nothing by itself", fix="add --bisect")
+    if asked.bisect and asked.folder.exists() and not (asked.force and asked.folder.is_dir()):
+        other = "" if asked.folder.is_file() else ", or --force"
+        raise BadSettings(f"{asked.folder} exists", fix=f"give another name{other}")
+    # Refuse an environment that is not there, or that cannot do what is asked.
+    interpreter(asked.environment)
+    if asked.environment != HERE and asked.bisect:
+        raise BadSettings(
+            f"--bisect takes models apart here, not in environment '{asked.environment}'",
+            fix="leave one of them out",
+        )
     if asked.strict and asked.budget is not None:
         demand_provable(Budget.parse(asked.budget))
     on, simulate = asked.backends, asked.simulate
     backend = parse(Backend, on) if simulate is None else _simulated(on, simulate)
     one, two = Path(asked.reference), Path(asked.other)
-    _same_interface(one, two)
+    first, second = (model_facts.facts(file.load(path)) for path in (one, two))
+    for kind in ("outputs", "inputs"):
+        names = [{spec.name for spec in getattr(facts, kind)} for facts in (first, second)]
+        if names[0] != names[1]:
+            raise BadModel(
+                f"{kind} differ: {one.name} has {sorted(names[0])}, "
+                f"{two.name} has {sorted(names[1])}",
+                fix=f"compare models with the same {kind}",
+            )
     request = _Whole(
         one,
         data=asked.data,
@@ -172,33 +191,6 @@ def run(asked: Verify) -> Comparison:
 
 
 verify = verb(Verify, run)
-
-
-def _check_output(asked: Verify) -> None:
-    """Refuse a folder that nothing is written into, or that is taken.
-
-    Raises:
-        BadSettings: It is one of these.
-    """
-    if asked.out is not None and not asked.bisect:
-        raise BadSettings(f"-o {asked.out}: verify writes nothing by itself", fix="add --bisect")
-    if asked.bisect and asked.folder.exists() and not (asked.force and asked.folder.is_dir()):
-        other = "" if asked.folder.is_file() else ", or --force"
-        raise BadSettings(f"{asked.folder} exists", fix=f"give another name{other}")
-
-
-def _check_environment(asked: Verify) -> None:
-    """Refuse an environment that is not there, or that cannot do what is asked.
-
-    Raises:
-        BadSettings: It is so.
-    """
-    interpreter(asked.environment)
-    if asked.environment != HERE and asked.bisect:
-        raise BadSettings(
-            f"--bisect takes models apart here, not in environment '{asked.environment}'",
-            fix="leave one of them out",
-        )
 
 
 def scored(context: Context, model: Path, backend: Backend, sink: Sink) -> tuple[Score, ...]:
@@ -241,15 +233,3 @@ def _saturation(backend: Backend, report: Path) -> Saturation | None:
         return None
     found = json.loads(report.read_text(encoding="utf-8"))
     return codec.decode(Saturation, {"isa": backend.isa, **found})
-
-
-def _same_interface(one: Path, two: Path) -> None:
-    first, second = (model_facts.facts(file.load(path)) for path in (one, two))
-    for kind in ("outputs", "inputs"):
-        names = [{spec.name for spec in getattr(facts, kind)} for facts in (first, second)]
-        if names[0] != names[1]:
-            raise BadModel(
-                f"{kind} differ: {one.name} has {sorted(names[0])}, "
-                f"{two.name} has {sorted(names[1])}",
-                fix=f"compare models with the same {kind}",
-            )

@@ -85,13 +85,23 @@ def number(value: float) -> str:
 def picture(points: Sequence[tuple[RegionCost, str]], unit: str) -> Scatter:
     """Draw what each region costs against what it saves, each with its tone."""
     drawn_ones = [(region, tone) for region, tone in points if drawn(region)]
-    start = _common([region.region for region, _ in drawn_ones])
+    # How many letters all names begin with, up to the last part of a path.
+    names = [region.region for region, _ in drawn_ones]
+    shared = "" if len(names) < 2 else min(names)
+    while shared and not all(name.startswith(shared) for name in names):
+        shared = shared[:-1]
+    start = max(shared.rfind("/"), shared.rfind(".")) + 1
+    # The places of the costliest regions, then of those that save most.
+    regions = [region for region, _ in drawn_ones]
+    places = range(len(regions))
+    costly = sorted(places, key=lambda at: -regions[at].accuracy_cost.value)[:_MARKED]
+    saving = sorted(places, key=lambda at: -regions[at].time_gained.value)[: _MARKED // 2]
     return Scatter(
         "time saved alone, % of the original",
         f"accuracy cost alone: {unit or 'loss of the metric'}",
         tuple(_point(region, tone, start) for region, tone in drawn_ones),
         legend=LEGEND,
-        named=_outstanding([region for region, _ in drawn_ones]),
+        named=tuple(dict.fromkeys((*costly, *saving))),
     )
 
 
@@ -100,22 +110,6 @@ def drawn(region: RegionCost) -> bool:
     return not region.error and all(
         math.isfinite(one.value) for one in (region.accuracy_cost, region.time_gained)
     )
-
-
-def _outstanding(regions: Sequence[RegionCost]) -> tuple[int, ...]:
-    """Return the places of the costliest regions, then of those that save most."""
-    places = range(len(regions))
-    costly = sorted(places, key=lambda at: -regions[at].accuracy_cost.value)[:_MARKED]
-    saving = sorted(places, key=lambda at: -regions[at].time_gained.value)[: _MARKED // 2]
-    return tuple(dict.fromkeys((*costly, *saving)))
-
-
-def _common(names: Sequence[str]) -> int:
-    """Return how many letters all names begin with, up to the last part of a path."""
-    shared = "" if len(names) < 2 else min(names)
-    while shared and not all(name.startswith(shared) for name in names):
-        shared = shared[:-1]
-    return max(shared.rfind("/"), shared.rfind(".")) + 1
 
 
 def _point(region: RegionCost, tone: str, start: int) -> Point:
@@ -146,7 +140,14 @@ def survey(found: SurveyTold, *, folds: bool = False, every: bool = True) -> Ite
     if found.error:
         yield Text(f"Not surveyed: {found.error}.", "warn")
         return
-    yield Text(_summary(found))
+    failed = sum(bool(one.cost.error) for one in found.regions)
+    told = f"{count(len(found.regions), 'region')} of {found.precision} surveyed"
+    told += f" in {found.seconds:.0f} s" if found.seconds >= 1 else ""
+    told += f", {failed} could not be measured" if failed else ""
+    unit = f" ({found.unit})" if found.unit else ""
+    single = sum(one.cost.accuracy_cost.value for one in found.regions if not one.cost.error)
+    told += f". All together cost {number(found.whole_cost)}{unit}"
+    yield Text(f"{told}; their single costs add up to {number(single)}.")
     points = [(one.cost, _tone(one)) for one in found.regions]
     if sum(drawn(region) for region, _ in points) > 1:
         yield picture(points, found.unit)
@@ -187,17 +188,6 @@ def _row(group: Sequence[RegionTold]) -> tuple[str, ...]:
     )
 
 
-def _summary(found: SurveyTold) -> str:
-    failed = sum(bool(one.cost.error) for one in found.regions)
-    told = f"{count(len(found.regions), 'region')} of {found.precision} surveyed"
-    told += f" in {found.seconds:.0f} s" if found.seconds >= 1 else ""
-    told += f", {failed} could not be measured" if failed else ""
-    unit = f" ({found.unit})" if found.unit else ""
-    single = sum(one.cost.accuracy_cost.value for one in found.regions if not one.cost.error)
-    told += f". All together cost {number(found.whole_cost)}{unit}"
-    return f"{told}; their single costs add up to {number(single)}."
-
-
 # --- sensitivity --------------------------------------------------------------------------------
 
 
@@ -216,19 +206,6 @@ def sensitivity_parts(found: Sensitivity, *, every: bool = False) -> tuple[Part,
     if not every:
         groups = folded(found.regions, lambda one: (one.pattern, one.error))
     shown = groups if every else groups[:_SHOWN]
-    made.append(_sensitivity_table(shown, found))
-    if more := len(groups) - len(shown):
-        made.append(Text(f"{count(more, 'row')} more; -v shows all."))
-    made += _ending(found)
-    return (Part("sensitivity", tuple(made)),)
-
-
-def sensitivity_picture(found: Sensitivity) -> Scatter:
-    """Draw what each region costs against what it saves."""
-    return picture([(one, OTHER) for one in found.regions], found.unit)
-
-
-def _sensitivity_table(groups: Sequence[Sequence[RegionCost]], found: Sensitivity) -> Table:
     nodes = found.by != "node"
     head = (found.by, "layers", *(("nodes",) if nodes else ()), "accuracy cost", "time saved, %")
     rows = tuple(
@@ -238,10 +215,19 @@ def _sensitivity_table(groups: Sequence[Sequence[RegionCost]], found: Sensitivit
             *((str(len(group[0].nodes)),) if nodes else ()),
             *_figures(group),
         )
-        for group in groups
+        for group in shown
     )
-    marks = tuple("lose" if group[0].error else "" for group in groups)
-    return Table((*head, "cost for 1 % of the time"), rows, marks)
+    marks = tuple("lose" if group[0].error else "" for group in shown)
+    made.append(Table((*head, "cost for 1 % of the time"), rows, marks))
+    if more := len(groups) - len(shown):
+        made.append(Text(f"{count(more, 'row')} more; -v shows all."))
+    made += _ending(found)
+    return (Part("sensitivity", tuple(made)),)
+
+
+def sensitivity_picture(found: Sensitivity) -> Scatter:
+    """Draw what each region costs against what it saves."""
+    return picture([(one, OTHER) for one in found.regions], found.unit)
 
 
 def _figures(group: Sequence[RegionCost]) -> tuple[str, str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
 from ortune.analysis.benchmark import compare as comparing
@@ -12,7 +11,6 @@ from ortune.core import wording
 from ortune.core.atomic_write import write_text
 from ortune.core.request import verb
 from ortune.core.section import Block, Table, Text
-from ortune.core.trial import Interval
 from ortune.reporting.blocks import Part
 from ortune.reporting.markdown import written
 from ortune.reporting.python.requests import CompareFiles
@@ -36,46 +34,39 @@ def parts(found: CompareResult) -> tuple[Part, Part]:
     """Return the comparisons and the total: a comment begins with the total."""
     made: list[Block] = []
     for one in found.comparisons:
-        made += map(Text, _head(one))
-        made.append(_table(one, found.thresholds))
+        # Name the files, and in the first lines what differs between them.
+        where = "the same machine" if one.same_machine else "another machine"
+        lines = [f"{one.other} against {one.reference}: {where}"]
+        told = [
+            f"{entry.field} {entry.reference or '-'} -> {entry.other or '-'}"
+            for entry in one.differs
+        ]
+        if told:
+            more = f", and {len(told) - _FEW} more" if len(told) > _FEW else ""
+            lines.append(f"differs: {'; '.join(told[:_FEW])}{more}")
+        lines += [
+            f"{path} was measured on a machine too noisy for a verdict" for path in one.too_noisy
+        ]
+        made += map(Text, lines)
+        others = [
+            name
+            for name in ("p99", "memory", "size", "load")
+            if name in found.thresholds or any(_moved(row.ratio(name)) for row in one.rows)
+        ]
+        rows = tuple(
+            (
+                row.name + ("" if row.same_model in (True, None) else " (another model)"),
+                ("-" if row.latency is None else str(row.latency)),
+                *("-" if row.ratio(name) is None else f"{row.ratio(name):.3f}" for name in others),
+                row.verdict,
+            )
+            for row in one.rows
+        )
+        made.append(Table(("row", "latency [99 %]", *others, "verdict"), rows))
         made += map(Text, _tail(one))
     clear = not found.regressions and any(row.judged for row in found.rows)
     total = Text(_total(found), "good" if clear else "warn")
     return Part("comparisons", tuple(made)), Part("total", (total,))
-
-
-def _head(one: ComparedRun) -> list[str]:
-    """Name the files, and in the first lines what differs between them."""
-    where = "the same machine" if one.same_machine else "another machine"
-    lines = [f"{one.other} against {one.reference}: {where}"]
-    told = [
-        f"{entry.field} {entry.reference or '-'} -> {entry.other or '-'}" for entry in one.differs
-    ]
-    if told:
-        more = f", and {len(told) - _FEW} more" if len(told) > _FEW else ""
-        lines.append(f"differs: {'; '.join(told[:_FEW])}{more}")
-    lines += [
-        f"{path} was measured on a machine too noisy for a verdict" for path in one.too_noisy
-    ]
-    return lines
-
-
-def _table(one: ComparedRun, limits: Mapping[str, float]) -> Table:
-    others = [
-        name
-        for name in ("p99", "memory", "size", "load")
-        if name in limits or any(_moved(row.ratio(name)) for row in one.rows)
-    ]
-    rows = tuple(
-        (
-            row.name + ("" if row.same_model in (True, None) else " (another model)"),
-            _interval(row.latency),
-            *("-" if row.ratio(name) is None else f"{row.ratio(name):.3f}" for name in others),
-            row.verdict,
-        )
-        for row in one.rows
-    )
-    return Table(("row", "latency [99 %]", *others, "verdict"), rows)
 
 
 def _moved(ratio: float | None) -> bool:
@@ -116,7 +107,3 @@ def _total(found: CompareResult) -> str:
         f"; less than {100 * seen:.0f} % cannot be distinguished from noise" if seen < 99 else ""
     )
     return f"{said} (threshold: {limits}){blind}"
-
-
-def _interval(found: Interval | None) -> str:
-    return "-" if found is None else str(found)

@@ -30,7 +30,19 @@ recheck = verb(RecheckPage, run, "recheck")
 
 def parts(found: RecheckResult) -> tuple[Part, Part]:
     """Return the replays and the total: a comment begins with the total."""
-    made: list[Block] = [Text(_packed(found)), _table(found)]
+    aside = any(one.beside for one in found.replays)
+    columns = ("runtime", "answers dB", "ratio [99 %]", *(("beside here",) if aside else ()))
+    rows = tuple(
+        (
+            one.runtime,
+            _decibels(one),
+            _interval(one.ratio),
+            *((_interval(one.beside),) if aside else ()),
+            str(one.verdict),
+        )
+        for one in found.replays
+    )
+    made: list[Block] = [Text(_packed(found)), Table((*columns, "verdict"), rows)]
     made += [Text(f"{one.runtime}: {one.why}") for one in found.replays if one.why]
     differing = {one.differs: one.runtime for one in reversed(found.replays) if one.differs}
     made += [Text(f"not as packed, {name}: {text}") for text, name in differing.items()]
@@ -54,22 +66,6 @@ def _packed(found: RecheckResult) -> str:
         f"{told}, {found.packed} of the original's time when packed; a new measurement falls in "
         f"{low:.3f}-{high:.3f} (95 %)"
     )
-
-
-def _table(found: RecheckResult) -> Table:
-    aside = any(one.beside for one in found.replays)
-    columns = ("runtime", "answers dB", "ratio [99 %]", *(("beside here",) if aside else ()))
-    rows = tuple(
-        (
-            one.runtime,
-            _decibels(one),
-            _interval(one.ratio),
-            *((_interval(one.beside),) if aside else ()),
-            str(one.verdict),
-        )
-        for one in found.replays
-    )
-    return Table((*columns, "verdict"), rows)
 
 
 def _decibels(one: RecheckRow) -> str:

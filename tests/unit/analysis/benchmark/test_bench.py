@@ -16,9 +16,10 @@ from ortune_toys.backends.scripted import Scripted
 from rich.console import Console
 
 import ortune as ot
-from ortune.analysis.benchmark import matrix
+from ortune.analysis.benchmark import bench as benching
 from ortune.analysis.benchmark.bench import race
 from ortune.analysis.benchmark.interleave import Contestant, TimedRow, describe_row
+from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.benchmark.result import BenchResult, result
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
@@ -51,7 +52,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def spelled(on: str, threads: tuple[int, ...] = (), levels: tuple[str, ...] = ()) -> list[str]:
-    return [str(one) for one in matrix.backends(on, threads, levels, lambda event: None)]
+    return [str(one) for one in benching.backends([on], threads, levels, lambda event: None)]
 
 
 def test_every_backend_runs_at_every_level_and_thread_count_once() -> None:
@@ -74,7 +75,7 @@ def test_a_level_of_two_names_is_timed_once_and_written_by_one() -> None:
 
 def test_a_backend_without_levels_is_timed_once_and_that_is_said() -> None:
     told: list[Any] = []
-    found = matrix.backends("cpu,reference", (), ("basic", "all"), told.append)
+    found = benching.backends(["cpu,reference"], (), ("basic", "all"), told.append)
     assert [str(one) for one in found] == ["cpu(level=basic)", "cpu", "reference"]
     assert told == [Note("reference has no levels: it is timed once")]
 
@@ -98,15 +99,19 @@ def test_wrong_expansions_are_refused(
     assert said in caught.value.what
 
 
-def test_batches_make_groups_and_contradictions_are_refused() -> None:
-    assert matrix.batched(Latency(), ()) == [Latency()]
-    driven = matrix.batched(Throughput(sessions=2), (8, 1, 8))
-    assert driven == [Throughput(8, sessions=2), Throughput(1, sessions=2)]
-    groups = matrix.contestants([Path("a"), Path("b")], [Cpu()], driven)
-    assert [[one.model.name for one in group] for group in groups] == [["a", "b"]] * 2
-    for workload, batches in ((Latency(batch=4), (1,)), (Latency(), (0,))):
+def test_batches_make_groups_and_contradictions_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups: list[Any] = []
+    monkeypatch.setattr(benching, "timed", lambda made, asked: groups.extend(made))
+    benching.run(Bench(["a", "b"], workload="throughput(sessions=2)", batches=(8, 1, 8)))
+    workloads = [Throughput(8, sessions=2), Throughput(1, sessions=2)]
+    assert [[(one.model.name, one.workload) for one in group] for group in groups] == [
+        [("a", workload), ("b", workload)] for workload in workloads
+    ]
+    for batch, batches in ((4, (1,)), (0, (0,))):
         with pytest.raises(OrtuneError, match="batch"):
-            matrix.batched(workload, batches)
+            benching.run(Bench(["a"], batch=batch, batches=batches))
 
 
 def timed(
