@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     )
     from ortune.analysis.costs.cost import cost as cost
     from ortune.analysis.explanation.explain import explain as explain
-    from ortune.analysis.inspection.diff import diff as diff
+    from ortune.analysis.inspection.inspect import diff as diff
     from ortune.analysis.inspection.inspect import inspect as inspect
     from ortune.analysis.padding.buckets import buckets as buckets
     from ortune.analysis.profiling.advice import evaluate_suggestions as evaluate_suggestions
@@ -111,7 +111,7 @@ _HOME = {
     "compare_observers": "analysis.calibration_quality.compare_observers",
     "convert": "conversion.convert",
     "cost": "analysis.costs.cost",
-    "diff": "analysis.inspection.diff",
+    "diff": "analysis.inspection.inspect",
     "evaluate_suggestions": "analysis.profiling.advice",
     "explain": "analysis.explanation.explain",
     "export": "exporters.export",

@@ -17,7 +17,7 @@ from ortune.core.study import Study
 from ortune.core.trial import Block, Burst, Interval, Pair, Plan
 from ortune.experiment.surveys import RegionJournal
 from ortune.regions.survey import Survey
-from ortune.reporting import profile_page
+from ortune.reporting.python import profile as profile_page
 from ortune.reporting.python.sensitivity import draw
 from ortune.reporting.write import report
 from tests.unit import studies, surveys

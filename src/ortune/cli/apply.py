@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import verb, verbose
-from ortune.cli.terminal.figures import size
-from ortune.cli.terminal.output import answer, say, table
+from ortune.cli.terminal.output import answer, say, size, table
 from ortune.conversion.requests import Apply
 
 if TYPE_CHECKING:

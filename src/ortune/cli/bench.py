@@ -12,7 +12,7 @@ from ortune.analysis.benchmark.requests import Bench
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal import output
 from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.figures import figure, interval, megabytes, milliseconds, size
+from ortune.cli.terminal.output import figure, interval, megabytes, milliseconds, size
 from ortune.core.capabilities import HERE, placed
 from ortune.core.request import request
 from ortune.core.wording import count

@@ -100,8 +100,7 @@ def command(asked: _Asked) -> int:
         # Say what to do next, first with the machine where it showed nothing.
         lines = [
             "",
-            "next, a model of your own; samples/ holds .npz files with its inputs, by their "
-            "names:",
+            "next, a model of your own; samples/ holds .npz files of its inputs, by their names:",
             *(f"  {line}" for line in NEXT),
         ]
         if study.best is study.baseline:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from ortune.analysis.inspection.requests import DiffRequest
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import verb, verbose
-from ortune.cli.terminal.figures import size
-from ortune.cli.terminal.output import answer, say, table
+from ortune.cli.terminal.output import answer, say, size, table
 from ortune.core import wording
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ _WORDS = {
 @verb(DiffRequest)
 def command(asked: DiffRequest) -> int:
     """Show the differences; exit code 1 when there are some."""
-    from ortune.analysis.inspection.diff import run
+    from ortune.analysis.inspection.inspect import run_diff as run
     from ortune.model.io import file
 
     found = run(asked)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
-from ortune.cli.terminal.figures import size
-from ortune.cli.terminal.output import answer, remark, say, table
+from ortune.cli.terminal.output import answer, remark, say, size, table
 from ortune.core import wording
 from ortune.core.capabilities import HERE, State, mixed
 from ortune.core.errors import OrtuneError

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from ortune.analysis.verification.requests import Extract
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.figures import size
-from ortune.cli.terminal.output import answer, say, specs
+from ortune.cli.terminal.output import answer, say, size, specs
 from ortune.core import wording
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from ortune.analysis.inspection.requests import Inspect
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
-from ortune.cli.terminal.figures import amount, sides, size
-from ortune.cli.terminal.output import answer, say, specs, table
+from ortune.cli.terminal.output import amount, answer, say, sides, size, specs, table
 from ortune.core import wording
 from ortune.core.errors import shortened
 from ortune.core.request import request

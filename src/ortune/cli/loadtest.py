@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.figures import figure, megabytes, milliseconds
-from ortune.cli.terminal.output import answer, say, show, table
+from ortune.cli.terminal.output import answer, figure, megabytes, milliseconds, say, show, table
 from ortune.load_testing.requests import LoadTest
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import click
 
-from ortune.cli.terminal.retired import refuse_retired
+from ortune.cli.terminal.command import refuse_retired
 from ortune.core.errors import OrtuneError, shortened, unexpected, visible
 from ortune.core.plugins import catalog, sources
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.figures import size
-from ortune.cli.terminal.output import answer, say
+from ortune.cli.terminal.output import answer, say, size
 from ortune.core import wording
 from ortune.core.fields import Option, Words
 from ortune.core.request import Request, request

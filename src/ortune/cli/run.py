@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ortune.cli.main import BAD, DONE
 from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.figures import milliseconds
-from ortune.cli.terminal.output import answer, remark, say, table
+from ortune.cli.terminal.output import answer, milliseconds, remark, say, table
 from ortune.core import wording
 from ortune.core.atomic_write import remove
 from ortune.core.backend import GraphLevel

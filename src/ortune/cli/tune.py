@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from ortune.analysis.tuning.requests import Tune
 from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
-from ortune.cli.terminal.figures import interval
-from ortune.cli.terminal.output import answer, say, table
+from ortune.cli.terminal.output import answer, interval, say, table
 
 if TYPE_CHECKING:
     from ortune.analysis.tuning.tune import TuneResult

@@ -1,14 +1,98 @@
-"""What plots share: text as SVG, and places for names where nothing else is."""
+"""Plots as inline SVG without a script, colours from the page: scatter plots and line charts."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TypeAlias
 
-from ortune.reporting.axis import Axis
+from ortune.core.section import Line, Lines, Point, Scatter
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A scale; values beyond its ends are drawn at the ends.
+
+    Attributes:
+        low: Value at `start`.
+        high: Value at `stop`, above `low`.
+        start: Place in px.
+        stop: Place in px.
+        log: Logarithmic; then `low` is above zero.
+    """
+
+    low: float
+    high: float
+    start: float
+    stop: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        """Return the place of a value in px."""
+        inside = self._along(min(max(value, self.low), self.high))
+        low, high = self._along(self.low), self._along(self.high)
+        return self.start + (inside - low) / (high - low) * (self.stop - self.start)
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is drawn at its own place."""
+        return self.low <= value <= self.high
+
+    def ticks(self, about: int = 6) -> list[float]:
+        """Return round values: 1, 2 or 5 times a power of ten apart, or powers on a log axis."""
+        wide = self.log and self.high > 5 * self.low
+        return self._powers(about) if wide else self._steps(about)
+
+    def tick(self, value: float) -> str:
+        """Write a tick's value."""
+        if self.log:
+            return short(value)
+        digits = max(0, 2 - math.floor(math.log10(self.high - self.low)))
+        text = f"{value:.{digits}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+
+    def _along(self, value: float) -> float:
+        return math.log10(value) if self.log else value
+
+    def _steps(self, about: int) -> list[float]:
+        rough = (self.high - self.low) / about
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(power * unit for unit in (1, 2, 5, 10) if power * unit >= rough)
+        first = math.ceil(self.low / step - 1e-9)
+        return [n * step for n in range(first, math.floor(self.high / step + 1e-9) + 1)]
+
+    def _powers(self, about: int) -> list[float]:
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        decades = math.log10(self.high / self.low)
+        units = (1, 2, 5) if decades * 3 <= about + 2 else (1,)
+        apart = max(1, math.ceil(decades / (about + 2)))
+        every = [unit * 10.0**n for n in range(first, last + 1, apart) for unit in units]
+        return [value for value in every if self.holds(value)]
+
+
+def spanning(values: Sequence[float], start: float, stop: float, *, log: bool = False) -> Axis:
+    """Return an axis that holds all values, with some room at the ends.
+
+    Values that are not finite, or not above zero on a logarithmic axis, do not count.
+    """
+    kept = [v for v in values if math.isfinite(v) and (v > 0 or not log)]
+    low, high = min(kept, default=1.0), max(kept, default=1.0)
+    if log:
+        room = (high / low) ** 0.06 if high > low else 2.0
+        return Axis(low / room, high * room, start, stop, log=True)
+    pad = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
+    return Axis(low - pad, high + pad, start, stop)
+
+
+def short(value: float) -> str:
+    """Write a value with a letter for thousands: ``0.05``, ``20``, ``5k``, ``2M``, ``1G``."""
+    for power, letter in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if value >= 10.0**power:
+            return f"{value / 10.0**power:.4g}{letter}"
+    return f"{value:.4g}"
+
 
 CHARACTER, LINE = 6.3, 14
 """Rough extent of a letter in px at the label's font size."""
@@ -104,8 +188,12 @@ def spots(x: float, y: float, width: float) -> list[Box]:
 
 def free(places: Sequence[Box], taken: Sequence[Box], frame: Box) -> Box | None:
     """Return the first place inside the frame that overlaps nothing taken."""
-    fit = (box for box in places if _inside(box, frame))
-    return next((box for box in fit if not any(_overlap(box, t) for t in taken)), None)
+    for box in places:
+        left, top, right, bottom = box
+        inside = left > frame[0] and top > frame[1] and right < frame[2] and bottom < frame[3]
+        if inside and not any(_overlap(box, other) for other in taken):
+            return box
+    return None
 
 
 def named(
@@ -147,10 +235,148 @@ def middle_cut(words: str, longest: int) -> str:
     return f"{words[: longest - tail - 1]}…{words[len(words) - tail :]}"
 
 
-def _inside(box: Box, frame: Box) -> bool:
-    left, top, right, bottom = box
-    return left > frame[0] and top > frame[1] and right < frame[2] and bottom < frame[3]
-
-
 def _overlap(one: Box, two: Box) -> bool:
     return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
+
+
+def scatter_svg(plot: Scatter, canvas: Canvas = WIDE) -> str:
+    """Draw the plot. Losers far off do not stretch the axes: they are triangles at the edge."""
+    x, y = _axes(plot, canvas)
+    label = f"{plot.y_label} against {plot.x_label}"
+    places = [plot.points[index] for index in plot.front]
+    path = " ".join(f"{x.at(p.x):.1f},{y.at(p.y):.1f}" for p in places)
+    # Name the winner and the original, then the front and what is asked for, if there is room.
+    dots = [(x.at(p.x), y.at(p.y)) for p in plot.points]
+    ends = itertools.pairwise([dots[index] for index in plot.front])
+    line = [box for one, two in ends for box in along(one, two)]
+    first = [i for i, p in enumerate(plot.points) if p.tone in ("win", "original")]
+    shown = dict.fromkeys((*first, *plot.front, *plot.named))
+    order = dict.fromkeys((*shown, *range(len(dots))))
+    marks = [(*dots[i], plot.points[i].label if i in shown else "") for i in order]
+    return canvas.plot(
+        label,
+        *grid(x, y, plot.x_label, plot.y_label, canvas.ticks),
+        (f'<polyline class="front" points="{path}"/>' if len(places) > 1 else ""),
+        *(_errors(point, x, y) for point in plot.points),
+        *(
+            _scatter_mark(point, index in plot.front, x, y)
+            for index, point in enumerate(plot.points)
+        ),
+        *named(marks, line, canvas, len(marks)),
+    )
+
+
+def outside(plot: Scatter) -> bool:
+    """Whether a point lies beyond the axes."""
+    x, y = _axes(plot, WIDE)
+    return any(not (x.holds(p.x) and y.holds(p.y)) for p in plot.points)
+
+
+def _axes(plot: Scatter, canvas: Canvas) -> tuple[Axis, Axis]:
+    x = _axis([(p.x, p.tone) for p in plot.points], canvas.left, canvas.right)
+    ys = [(y, p.tone) for p in plot.points for y in (p.y, *(p.y_span or ()))]
+    return x, _axis(ys, canvas.bottom, canvas.top)
+
+
+def _axis(values: Sequence[tuple[float, str]], start: float, stop: float) -> Axis:
+    """Scale to the points that count, and to the losers within one more range of them."""
+    values = values or [(0.0, "")]  # nothing was measured: the plot is empty
+    kept = [value for value, tone in values if tone != "lose"] or [value for value, _ in values]
+    low, high = min(kept), max(kept)
+    room = (high - low) or max((abs(value - low) for value, _ in values), default=0.0)
+    near = [value for value, _ in values if low - room <= value <= high + room]
+    low, high = min(near), max(near)
+    pad = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
+    return Axis(low - pad, high + pad, start, stop)
+
+
+def _errors(point: Point, x: Axis, y: Axis) -> str:
+    """Draw the error bars of a point that lies within the axes."""
+    if not (x.holds(point.x) and y.holds(point.y)):
+        return ""
+    path = ""
+    if point.x_span:
+        path += f"M{x.at(point.x_span[0]):.1f} {y.at(point.y):.1f}H{x.at(point.x_span[1]):.1f}"
+    if point.y_span:
+        path += f"M{x.at(point.x):.1f} {y.at(point.y_span[0]):.1f}V{y.at(point.y_span[1]):.1f}"
+    return f'<path class="error {escape(point.tone, quote=True)}" d="{path}"/>' if path else ""
+
+
+def _scatter_mark(point: Point, front: bool, x: Axis, y: Axis) -> str:
+    at_x, at_y = x.at(point.x), y.at(point.y)
+    kind = escape(point.tone or ("best" if front else "other"), quote=True)
+    tip = f"<title>{escape(point.label)}\n{point.x:.4g}, {point.y:.5g}</title>"
+    if x.holds(point.x) and y.holds(point.y):
+        size = 7 if point.tone in ("win", "original") else 5
+        return f'<circle class="{kind}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="{size}">{tip}</circle>'
+    shape = f"M{at_x - 6:.1f} {at_y + 5:.1f}h12l-6 -10z"
+    return f'<path class="{kind}" d="{shape}">{tip}</path>'
+
+
+COLOURS = 6
+"""Classes s0, s1, ... of the page's style; then they come round, in other dashes."""
+_OWN = ("win", "lose", "original", "roof")
+
+
+def lines_svg(chart: Lines, canvas: Canvas = WIDE) -> str:
+    """Draw the chart; points that a logarithmic axis cannot hold are left out."""
+    xs = [x for line in chart.lines for x, _ in line.points] + [mark.x for mark in chart.marks]
+    ys = [y for line in chart.lines for _, y in line.points] + [mark.y for mark in chart.marks]
+    x = spanning(xs, canvas.left, canvas.right, log=chart.log_x)
+    y = spanning(ys, canvas.bottom, canvas.top, log=chart.log_y)
+    if any(line.filled for line in chart.lines):
+        y = replace(y, low=0.0)
+    label = f"{chart.y_label} against {chart.x_label}"
+    drawn = [
+        (line, [(x.at(a), y.at(b)) for a, b in line.points if x.holds(a) and y.holds(b)])
+        for line in chart.lines
+    ]
+    shown = [mark for mark in chart.marks if x.holds(mark.x) and y.holds(mark.y)]
+    ends = [pair for _, places in drawn for pair in itertools.pairwise(places)]
+    boxes = [box for one, two in ends for box in along(one, two)]
+    named_marks = [(x.at(mark.x), y.at(mark.y), mark.label) for mark in shown]
+    return canvas.plot(
+        label,
+        *grid(x, y, chart.x_label, chart.y_label, canvas.ticks),
+        *(_area(line, places, line_class(chart, line), y) for line, places in drawn),
+        *(_line(line, places, line_class(chart, line)) for line, places in drawn),
+        *(_mark(mark, mark_class(chart, mark.tone), x, y) for mark in shown),
+        *named(named_marks, boxes, canvas, chart.named),
+    )
+
+
+def line_class(chart: Lines, line: Line) -> str:
+    """Return a line's class: its tone, or the next colour."""
+    if line.tone in _OWN:
+        return line.tone
+    plain = [one for one in chart.lines if one.tone not in _OWN]
+    place = next(index for index, one in enumerate(plain) if one is line)
+    return f"s{place % COLOURS}" + (" dashed" if place // COLOURS % 2 else "")
+
+
+def mark_class(chart: Lines, tone: str) -> str:
+    """Return a mark's class: its tone, the colour of its tone in the legend, or the first."""
+    if tone in _OWN:
+        return tone
+    tones = [one for one, _ in chart.legend if one not in _OWN]
+    return f"s{tones.index(tone) % COLOURS}" if tone in tones else "s0"
+
+
+def _line(line: Line, places: list[tuple[float, float]], kind: str) -> str:
+    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
+    tip = f"<title>{escape(line.name)}</title>"
+    return f'<polyline class="line {kind}" points="{path}">{tip}</polyline>' if places else ""
+
+
+def _area(line: Line, places: list[tuple[float, float]], kind: str, y: Axis) -> str:
+    if not line.filled or not places:
+        return ""
+    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
+    ends = f"{places[-1][0]:.1f},{y.start:.1f} {places[0][0]:.1f},{y.start:.1f}"
+    return f'<polygon class="area {kind}" points="{path} {ends}"/>'
+
+
+def _mark(mark: Point, kind: str, x: Axis, y: Axis) -> str:
+    tip = f"<title>{escape(mark.label)}\n{mark.x:.4g}, {mark.y:.5g}</title>"
+    place = f'cx="{x.at(mark.x):.1f}" cy="{y.at(mark.y):.1f}"'
+    return f'<circle class="mark {kind}" {place} r="5">{tip}</circle>'

@@ -20,10 +20,9 @@ from ortune.core.section import (
 )
 from ortune.core.study import Study
 from ortune.core.version import __version__
-from ortune.reporting import lines, rows, scatter
+from ortune.reporting import canvas, rows
 from ortune.reporting.beside import whole
 from ortune.reporting.blocks import Part, numeric
-from ortune.reporting.canvas import NARROW
 
 _LONG = 32
 """Letters above which a column's cells may wrap."""
@@ -156,9 +155,9 @@ def _scatter(plot: Scatter) -> str:
     shown = {p.tone or ("best" if i in plot.front else "other") for i, p in enumerate(plot.points)}
     legend = dict(plot.legend) or _LEGEND
     keys = [_key(_DOT.format(kind), text) for kind, text in legend.items() if kind in shown]
-    if scatter.outside(plot):
+    if canvas.outside(plot):
         keys.append("<span>triangles lie beyond the axes</span>")
-    return _plot((scatter.svg(plot), scatter.svg(plot, NARROW)), keys)
+    return _plot((canvas.scatter_svg(plot), canvas.scatter_svg(plot, canvas.NARROW)), keys)
 
 
 def _intervals(plot: Intervals) -> str:
@@ -169,17 +168,17 @@ def _intervals(plot: Intervals) -> str:
 
 def _lines(chart: Lines) -> str:
     keys = [
-        _key(_DASH.format(lines.line_class(chart, line)), line.name)
+        _key(_DASH.format(canvas.line_class(chart, line)), line.name)
         for line in chart.lines
         if line.name
     ]
     shown = {mark.tone for mark in chart.marks}
     keys += [
-        _key(_DOT.format("mark " + lines.mark_class(chart, tone)), text)
+        _key(_DOT.format("mark " + canvas.mark_class(chart, tone)), text)
         for tone, text in chart.legend
         if tone in shown
     ]
-    return _plot((lines.svg(chart), lines.svg(chart, NARROW)), keys)
+    return _plot((canvas.lines_svg(chart), canvas.lines_svg(chart, canvas.NARROW)), keys)
 
 
 def _plot(drawn: tuple[str, str], keys: Sequence[str]) -> str:

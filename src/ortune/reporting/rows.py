@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from ortune.core.section import Bar, Bars, Estimate, Intervals
-from ortune.reporting.axis import Axis, spanning
+from ortune.reporting.canvas import Axis, spanning
 
 _ENDS = (2.0, 98.0)
 """Where an axis ends, % of the cell's width."""

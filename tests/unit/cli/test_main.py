@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 from ortune.cli import main as cli
-from ortune.cli.terminal import retired as retired_words
+from ortune.cli.terminal import command as retired_words
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins import catalog
 from ortune.core.reading import step

@@ -25,9 +25,9 @@ from ortune.core.section import (
     Table,
     Text,
 )
-from ortune.reporting import lines, rows
-from ortune.reporting.axis import Axis, short, spanning
+from ortune.reporting import canvas, rows
 from ortune.reporting.blocks import Part
+from ortune.reporting.canvas import Axis, short, spanning
 from ortune.reporting.html import page
 from ortune.reporting.markdown import written
 from ortune.reporting.terminal import printed
@@ -89,7 +89,7 @@ def test_any_bars_are_valid_and_inside(chart: Bars) -> None:
 
 
 def circles(chart: Lines) -> list[ElementTree.Element]:
-    root = ElementTree.fromstring(lines.svg(chart))
+    root = ElementTree.fromstring(canvas.lines_svg(chart))
     return [e for e in root.iter() if e.tag.endswith("circle")]
 
 
@@ -114,7 +114,7 @@ def test_a_power_law_is_straight_on_logarithmic_axes() -> None:
     ],
 )
 def test_any_lines_are_valid(chart: Lines) -> None:
-    drawn = lines.svg(chart)
+    drawn = canvas.lines_svg(chart)
     ElementTree.fromstring(drawn)
     assert not re.search(r"\b(nan|inf)\b", drawn)
     html(chart)
@@ -128,7 +128,7 @@ def test_marks_take_the_colour_of_their_meaning_and_only_seen_meanings_are_in_th
 
 def test_no_more_marks_are_named_than_asked_but_all_have_tips() -> None:
     points = tuple(Point(float(n), float(n), f"name{n}") for n in range(30))
-    root = ElementTree.fromstring(lines.svg(Lines("x", "y", (), points, named=3)))
+    root = ElementTree.fromstring(canvas.lines_svg(Lines("x", "y", (), points, named=3)))
     labels = [e for e in root.iter() if e.get("class") == "label"]
     tips = [e for e in root.iter() if e.tag.endswith("title")]
     assert [e.text for e in labels] == ["name0", "name1", "name2"]
@@ -240,7 +240,7 @@ def test_plots_are_drawn_for_a_page_and_for_a_phone() -> None:
 
 def test_an_area_stands_on_zero() -> None:
     chart = Lines("x", "y", (Line("a", ((0.0, 2.0), (1.0, 4.0)), filled=True),))
-    root = ElementTree.fromstring(lines.svg(chart))
+    root = ElementTree.fromstring(canvas.lines_svg(chart))
     (area,) = (e for e in root.iter("polygon"))
     axis = next(e for e in root.iter("path") if e.get("class") == "axis")
     bottom = area.get("points", "").split()[-1].split(",")[1]

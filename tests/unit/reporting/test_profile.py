@@ -27,11 +27,11 @@ from ortune.core.section import Bars, Lines, Table
 from ortune.core.study import Study
 from ortune.core.trial import Interval
 from ortune.reporting import profile as subject
-from ortune.reporting import profile_page
 from ortune.reporting.beside import whole
 from ortune.reporting.html import render
 from ortune.reporting.markdown import markdown, written
-from ortune.reporting.roofline import roofline
+from ortune.reporting.profile import roofline
+from ortune.reporting.python import profile as profile_page
 from ortune.reporting.terminal import printed
 
 KERNELS = tuple(

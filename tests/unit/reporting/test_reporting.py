@@ -21,9 +21,10 @@ from ortune.core.step import Recipe
 from ortune.core.study import Contribution, Study
 from ortune.core.trial import Plan
 from ortune.reporting.blocks import numeric
+from ortune.reporting.canvas import outside
+from ortune.reporting.canvas import scatter_svg as svg
 from ortune.reporting.html import render
 from ortune.reporting.markdown import markdown
-from ortune.reporting.scatter import outside, svg
 from ortune.reporting.terminal import FittedTable, terminal
 from ortune.reporting.write import report
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import onnx_ir as ir
 
-from ortune.analysis.inspection.requests import Inspect
+from ortune.analysis.inspection.requests import DiffRequest, Inspect
 from ortune.analysis.profiling.profile import labelled
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
@@ -40,6 +40,8 @@ from ortune.model.analysis.node_costs import (
 from ortune.model.analysis.regions import regions
 from ortune.model.analysis.saturation import Saturable, saturable
 from ortune.model.analysis.weight_values import weight_values
+from ortune.model.diff import compare
+from ortune.model.diff.result import Diff
 from ortune.model.graph import edit
 from ortune.model.graph.spec import type_name
 from ortune.model.io import file, names
@@ -300,3 +302,13 @@ def _pairs(model: ir.Model, facts: Facts) -> Sequence[Finding]:
         "apply drop-pairs",
     )
     return () if odd is None else (odd,)
+
+
+def run_diff(asked: DiffRequest) -> Diff:
+    """Read both files and compare them."""
+    asked.sink(Progress("reading the models", 0, 4))
+    a, b = (file.load(one, newer_opset=True) for one in (asked.a, asked.b))
+    return compare.diff(a, b, asked.sink)
+
+
+diff = verb(DiffRequest, run_diff)

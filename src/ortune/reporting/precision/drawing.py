@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from ortune.core.atomic_write import replacing
 from ortune.core.errors import BadSettings
 from ortune.core.section import Scatter
-from ortune.reporting import scatter
-from ortune.reporting.canvas import WIDE
+from ortune.reporting.canvas import WIDE, scatter_svg
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
@@ -78,7 +77,7 @@ def svg(plot: Scatter) -> str:
     anchors = ".middle { text-anchor: middle } .end { text-anchor: end }"
     style = f"<style>\n{fonts} {anchors}\n{rules}\n</style>"
     back = f'<rect width="{WIDE.width}" height="{WIDE.height}" fill="{_CARD}"/>'
-    body = scatter.svg(plot)
+    body = scatter_svg(plot)
     first, _, rest = body.partition("\n")
     return "\n".join([head + first.removeprefix("<svg "), style, back, rest]) + "\n"
 
@@ -103,7 +102,7 @@ def png(plot: Scatter) -> bytes:
     size = (WIDE.width * _SCALE, WIDE.height * _SCALE)
     image = Image.new("RGB", size, _CARD)
     draw = ImageDraw.Draw(image)
-    for element in ElementTree.fromstring(scatter.svg(plot)):
+    for element in ElementTree.fromstring(scatter_svg(plot)):
         _drawn(draw, element)
     out = io.BytesIO()
     image.save(out, "PNG")

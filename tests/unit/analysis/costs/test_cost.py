@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.studies import study
 
+from ortune.analysis.costs import cost
 from ortune.analysis.costs import cost as pricing
 from ortune.analysis.costs import requests as terms
-from ortune.analysis.costs import sources
-from ortune.analysis.costs.cost import ServingOption, costs, figures
+from ortune.analysis.costs.cost import Priced, ServingOption, costs, figures
 from ortune.analysis.costs.requests import Terms
-from ortune.analysis.costs.sources import Priced
 from ortune.cli.main import main
 from ortune.core.errors import BadSettings
 from ortune.core.study import Ending, Study
@@ -263,7 +262,7 @@ def write_run(folder: Path) -> tuple[Study, Path]:
 
 def test_a_run_offers_its_front_and_the_time_it_took(tmp_path: Path) -> None:
     made, root = write_run(tmp_path)
-    found = sources.read(root)
+    found = cost.read(root)
     best = made.best
     assert best.ratio is not None and best.key != made.baseline.key
     assert found.options[0].name == str(made.baseline.plan)
@@ -283,7 +282,7 @@ def rewritten(root: Path, trials: Sequence[Trial], **ending: Any) -> Priced:
     for trial in trials:
         Ledger(root).append(trial)
     write_ending(root, Ending(**{"finished": "done", **ending}))
-    return sources.read(root)
+    return cost.read(root)
 
 
 def test_a_run_without_a_winner_does_not_sell_what_its_search_once_measured(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortune.cli.terminal import figures, output
+from ortune.cli.terminal import output
 from ortune.core.plugins.codec import jsonable
 from ortune.core.trial import Interval
 
@@ -49,9 +49,9 @@ def test_a_table_shows_every_cell_as_it_is(capsys: pytest.CaptureFixture[str]) -
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1580229, "1.6 MB"), (4.2e9, "4.2 GB")]
 )
 def test_size(count: float, text: str) -> None:
-    assert figures.size(count) == text
+    assert output.size(count) == text
 
 
 @pytest.mark.parametrize(("count", "text"), [(7, "7"), (389_000, "389.00 k"), (4.1e12, "4.10 T")])
 def test_amount(count: float, text: str) -> None:
-    assert figures.amount(count) == text
+    assert output.amount(count) == text
