@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ortune.analysis.benchmark import results_file
+from ortune.analysis.benchmark import compare as saved_runs
 from ortune.calibration import ranges_file
 from ortune.core.facts import TensorSpec
 from ortune.data import feeds
@@ -244,9 +244,8 @@ def read(case: Case, folder: Path) -> None:
     if (folder / "ranges").exists():
         ranges_file.read(folder / "ranges")
     elif (folder / "bench").exists():
-        found = results_file.read(folder / "bench")
-        results_file.match(found, found, ())
-        results_file.differences(found, found)
+        found = saved_runs.read(folder / "bench")
+        saved_runs.match(found, found, ())
     elif (folder / "s.stream").exists():
         for sample in Stream(folder / "s.stream"):
             sum(array.nbytes for array in sample.values())

@@ -1,28 +1,287 @@
-"""Saved runs against each other, for readers and continuous integration."""
+"""Saved runs of `bench` and `loadtest` against each other, for readers and continuous integration.
+
+What a file must hold, whoever wrote it: an object with ``rows``, a list of objects with ``model``
+and ``backend`` (texts), and the times of a row in nanoseconds, as ``turns`` (a list of sets of
+processes, each a list of blocks, each a list of times) or, as one set, as ``latency_ns``. A row
+with an ``error`` needs none. Optional: ``workload``, ``batch``, ``digest``, ``again``, ``waited``,
+``runs_each`` and ``alike`` beside ``turns``, ``p99_ns``, ``peak_rss``, ``size``, ``load_ns`` (a
+list), ``environment``; beside ``rows``: ``machine`` and ``versions``, objects of texts, and
+``judgement``, an object with ``too_noisy``.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
+from typing import TypeAlias
 
 from ortune.analysis.benchmark.requests import Compare
-from ortune.analysis.benchmark.results_file import (
-    FIELDS,
-    RunDifference,
-    SavedRow,
-    SavedRun,
-    differences,
-    direct,
-    match,
-    read,
-    related,
-)
-from ortune.core.errors import BadData, BadSettings
+from ortune.core.capabilities import HERE
+from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.fields import paths
+from ortune.core.plugins import codec
 from ortune.core.result import TableResult
-from ortune.core.trial import Interval
+from ortune.core.trial import Burst, Interval, Pair
+from ortune.measurement.timing import stats
+
+FIELDS = ("model", "backend", "workload", "batch", "environment")
+"""What makes two rows the same contestant; a model counts by its file's name."""
+METRICS = ("latency", "p99", "memory", "size", "load")
+"""What a threshold may be set for; all but latency are compared as they stand."""
+_TIMES = ("p99", "load")
+"""Those that another or a noisy machine changes; sizes and memory are judged anywhere."""
+THRESHOLDS = {"latency": 0.05}
+Key: TypeAlias = tuple[str, ...]
+_Times: TypeAlias = tuple[tuple[tuple[float, ...], ...], ...]
+_PARTS = 12
+"""Parts of a row that holds nothing but `latency_ns`."""
+
+
+# --- saved runs ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SavedRow:
+    """A row of a saved run.
+
+    Attributes:
+        model: Its file's name.
+        index: Its place in the file.
+    """
+
+    model: str
+    backend: str
+    workload: str = "latency"
+    batch: int = 0
+    digest: str | None = None
+    again: bool = False
+    error: str | None = None
+    latency_ns: tuple[float, ...] = ()
+    turns: _Times = ()
+    waited: _Times = ()
+    runs_each: tuple[int, ...] = ()
+    alike: bool = False
+    p99_ns: float | None = None
+    peak_rss: int | None = None
+    size: int | None = None
+    load_ns: tuple[float, ...] = ()
+    environment: str = HERE
+    index: int = 0
+
+    @cached_property
+    def sets(self) -> tuple[tuple[Burst, ...], ...]:
+        """Blocks of every set of processes; empty where the times cannot be used.
+
+        Parts of a lone list stand for blocks: their spread is the error of the whole.
+        """
+        if self.error:
+            return ()
+        turns, entries = self.turns, self.latency_ns
+        if not turns:
+            count = min(_PARTS, len(entries))
+            edges = [k * len(entries) // count for k in range(count + 1)] if count else []
+            turns = (tuple(entries[low:high] for low, high in pairwise(edges)),)
+        waited = self.waited or tuple(
+            tuple((0.0,) * len(block) for block in turn) for turn in turns
+        )
+        each = self.runs_each or (1,) * len(turns)
+        times = [ns for turn in turns for block in turn for ns in block]
+        fits = [list(map(len, turn)) for turn in turns] == [list(map(len, w)) for w in waited]
+        usable = bool(times) and all(0 <= ns < math.inf for ns in times)
+        if not fits or not usable or len(each) != len(turns):
+            return ()
+        return tuple(
+            tuple(
+                Burst(tuple(round(ns) for ns in block), waits, count, self.alike)
+                for block, waits in zip(turn, waits_of, strict=True)
+            )
+            for turn, waits_of, count in zip(turns, waited, each, strict=True)
+        )
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """``p99``, ``memory``, ``size`` and ``load`` where they are known."""
+        known = {"p99": self.p99_ns, "memory": self.peak_rss, "size": self.size}
+        known["load"] = median(self.load_ns) if self.load_ns else None
+        values = {name: float(value) for name, value in known.items() if value is not None}
+        return {} if self.error else {n: v for n, v in values.items() if 0 < v < math.inf}
+
+    def key(self, by: Sequence[str]) -> Key:
+        """Return what identifies the row."""
+        return tuple(str(getattr(self, name)) for name in by)
+
+    def __str__(self) -> str:
+        """Name it for a person."""
+        parts = [f"{self.model} on {self.backend}"]
+        parts += [self.workload] if self.workload != "latency" else []
+        parts += [f"in {self.environment}"] if self.environment != HERE else []
+        parts += [f"batch {self.batch}"] if self.batch and "batch=" not in self.workload else []
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class _Judgement:
+    too_noisy: bool = False
+
+
+@dataclass(frozen=True)
+class _File:
+    rows: tuple[SavedRow, ...]
+    machine: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    judgement: _Judgement = _Judgement()
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """A saved run; rows that only repeat the first one are left out."""
+
+    path: Path
+    rows: tuple[SavedRow, ...]
+    machine: Mapping[str, str]
+    versions: Mapping[str, str]
+    too_noisy: bool = False
+
+    def base(self, row: SavedRow) -> SavedRow:
+        """Return the first row of a row's workload and batch: they were timed in turns."""
+        same = (row.workload, row.batch)
+        return next(one for one in self.rows if (one.workload, one.batch) == same)
+
+    def keys(self, by: Sequence[str]) -> list[tuple[Key, int]]:
+        """Return what identifies every row: equal keys are numbered in their order."""
+        seen: Counter[Key] = Counter()
+        keys = []
+        for row in self.rows:
+            key = row.key(by)
+            keys.append((key, seen[key]))
+            seen[key] += 1
+        return keys
+
+
+def read(path: Path) -> SavedRun:
+    """Read a saved run.
+
+    Raises:
+        BadData: It is no such file.
+    """
+    fix = "give a file that `ortune bench --json FILE.json` or `ortune loadtest` wrote"
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = codec.decode(_File, json.loads(text), known_only=True)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise BadData(f"{path} is not JSON: {error}", fix=fix) from None
+    except OrtuneError as error:
+        raise BadData(f"{path} is not a saved run: {error.what}", fix=fix) from None
+    rows = [
+        replace(row, index=index, model=row.model.replace("\\", "/").rpartition("/")[2])
+        for index, row in enumerate(found.rows)
+        if not row.again
+    ]
+    if not rows:
+        raise BadData(f"{path} holds no row", fix=fix)
+    for row in rows:
+        if not row.error and not row.sets:
+            raise BadData(
+                f"row {row.index} of {path} holds no usable times",
+                fix="measure it again with `ortune bench --json FILE.json`",
+            )
+    return SavedRun(path, tuple(rows), found.machine, found.versions, found.judgement.too_noisy)
+
+
+def match(
+    one: SavedRun, two: SavedRun, by: Sequence[str]
+) -> tuple[list[tuple[SavedRow, SavedRow]], list[SavedRow], list[SavedRow]]:
+    """Pair the rows of two runs; return the pairs and what only the first and the second have.
+
+    Rows of one file that share a key are paired in their order. With `by` empty all are.
+    """
+    mine = dict(zip(one.keys(by), one.rows, strict=True))
+    theirs = dict(zip(two.keys(by), two.rows, strict=True))
+    return (
+        [(row, theirs[key]) for key, row in mine.items() if key in theirs],
+        [row for key, row in mine.items() if key not in theirs],
+        [row for key, row in theirs.items() if key not in mine],
+    )
+
+
+# --- ratios of two occasions --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """A log-time or log-ratio of one run with the variance of its mean."""
+
+    middle: float
+    variance: float
+    df: float
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair]) -> _Estimate:
+        middle, variance, df, n = stats.spread(pairs)
+        return cls(middle, variance / n, df)
+
+
+def direct(one: SavedRow, two: SavedRow) -> Interval:
+    """Return the second row's latency over the first's, measured on two occasions.
+
+    Welch's interval (doi:10.1093/biomet/34.1-2.28) on the difference of mean log-latencies. A
+    run's variance is the spread between its sets of processes, moderated like that of pairs
+    (`ortune.measurement.timing.stats.ratio`); to the sum is added what another occasion does,
+    `stats.OCCASION_SD` squared, taken as known: separate runs are not paired, and more samples of
+    the same occasion cannot remove it.
+    """
+
+    def of_ones(burst: Burst) -> Burst:
+        """A baseline of 1 ns makes a log-ratio the logarithm of the latency itself."""
+        count = len(burst.latency_ns)
+        return replace(burst, latency_ns=(1,) * count, waited=(0.0,) * count)
+
+    first, second = (
+        _Estimate.of([Pair.of(map(of_ones, blocks), blocks) for blocks in row.sets])
+        for row in (one, two)
+    )
+    return _between(first, second)
+
+
+def related(one: SavedRow, base: SavedRow, two: SavedRow, other_base: SavedRow) -> Interval:
+    """Return the ratio of two rows' ratios to the row that they were timed in turns with.
+
+    Within a run the ratio is paired, so what slows both alike cancels; between the runs it is
+    Welch's interval as in `direct`.
+    """
+    first = _Estimate.of(list(map(Pair.of, base.sets, one.sets)))
+    return _between(first, _Estimate.of(list(map(Pair.of, other_base.sets, two.sets))))
+
+
+def _between(one: _Estimate, two: _Estimate) -> Interval:
+    variance = one.variance + two.variance + stats.OCCASION_SD**2
+    middle = two.middle - one.middle
+    if not math.isfinite(variance):
+        return Interval(math.exp(middle), 0.0, math.inf)
+    spent = one.variance**2 / one.df + two.variance**2 / two.df
+    df = min(200, int(variance**2 / spent)) if spent else 200
+    half = stats.student(stats.CONFIDENCE, max(stats.PRIOR_DF, df)) * math.sqrt(variance)
+    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+
+# --- verdicts -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunDifference:
+    """A field of the machine or the versions that differs between two runs."""
+
+    where: str
+    field: str
+    reference: str | None
+    other: str | None
 
 
 @dataclass(frozen=True)
@@ -118,15 +377,6 @@ class CompareResult(TableResult):
         return tuple(row for one in self.comparisons for row in one.rows)
 
 
-METRICS = ("latency", "p99", "memory", "size", "load")
-"""What a threshold may be set for; all but latency are compared as they stand."""
-_TIMES = ("p99", "load")
-"""Those that another or a noisy machine changes; sizes and memory are judged anywhere."""
-THRESHOLDS = {"latency": 0.05}
-_NOISY, _OTHER = "too noisy a machine", "another machine"
-_NO_BASE = "nothing to relate it to"
-
-
 @dataclass(frozen=True)
 class _Judging:
     """What of a row is judged.
@@ -164,13 +414,13 @@ def run(asked: Compare) -> CompareResult:
         if name not in FIELDS:
             raise BadSettings(f"rows have no '{name}'", fix=f"use some of: {', '.join(FIELDS)}")
     runs = [read(path) for path in given]
-    found = [_comparison(runs[0], run, asked, limits) for run in runs[1:]]
+    found = [_compare_runs(runs[0], run, asked, limits) for run in runs[1:]]
     files = [ComparedFile(run.path, len(run.rows), run.machine, run.versions) for run in runs]
     regressed = sum(bool(row.regressions) for one in found for row in one.rows)
     return CompareResult(limits, tuple(files), tuple(found), regressed)
 
 
-def _comparison(
+def _compare_runs(
     one: SavedRun, two: SavedRun, asked: Compare, limits: Mapping[str, float]
 ) -> ComparedRun:
     pairs, only_one, only_two = match(one, two, asked.by)
@@ -179,17 +429,26 @@ def _comparison(
             f"no row of {two.path} is in {one.path}: {two.rows[0]} is not {one.rows[0]}",
             fix="match by less, such as --by backend, or by order with --by order",
         )
-    differs = differences(one, two)
+    sides = {"machine": (one.machine, two.machine), "versions": (one.versions, two.versions)}
+    differs = tuple(
+        RunDifference(where, name, mine.get(name), other.get(name))
+        for where, (mine, other) in sides.items()
+        for name in dict.fromkeys([*mine, *other])
+        if mine.get(name) != other.get(name)
+    )
     same = not any(entry.where == "machine" for entry in differs)
     noisy = tuple(str(run.path) for run in (one, two) if run.too_noisy)
     alike = same or asked.across_machines
     rows = []
-    for mine, other in pairs:
-        bases = _common(one, two, mine, other) if asked.relative or not alike else None
-        direct_counts = alike and not asked.relative
-        why_not = "" if bases or direct_counts else _NO_BASE if alike else _OTHER
-        judging = _Judging(limits, _NOISY if noisy else why_not, times=alike and not noisy)
-        rows.append(_row(mine, other, bases, judging))
+    for first, second in pairs:
+        bases = _bases(one, two, first, second) if asked.relative or not alike else None
+        why_not = ""
+        if noisy:
+            why_not = "too noisy a machine"
+        elif bases is None and (asked.relative or not alike):
+            why_not = "nothing to relate it to" if alike else "another machine"
+        judging = _Judging(limits, why_not, times=alike and not noisy)
+        rows.append(_compare_rows(first, second, bases, judging))
     return ComparedRun(
         reference=str(one.path),
         other=str(two.path),
@@ -202,48 +461,43 @@ def _comparison(
     )
 
 
-def _common(
+def _bases(
     one: SavedRun, two: SavedRun, mine: SavedRow, other: SavedRow
 ) -> tuple[SavedRow, SavedRow] | None:
-    """Return the first rows of both sides where they are the same contestant and not this one."""
+    """Return the first rows of both sides where they are the same contestant and not this one.
+
+    Rows were timed in turns where they hold as many blocks, with as many entries if those matter.
+    """
     base, other_base = one.base(mine), two.base(other)
-    known = base.digest is not None and base.digest == other_base.digest
-    alike = base.key(FIELDS[1:]) == other_base.key(FIELDS[1:])
-    usable = not any(row.error for row in (base, other_base)) and _aligned(
-        (mine, base), (other, other_base)
-    )
-    if known and alike and usable and base is not mine and other_base is not other:
-        return base, other_base
-    return None
-
-
-def _aligned(*pairs: tuple[SavedRow, SavedRow]) -> bool:
-    """Whether rows were timed in turns: as many blocks, with as many entries if those matter."""
     shapes = [
         [[burst.alike or len(burst.latency_ns) for burst in blocks] for blocks in row.sets]
-        for pair in pairs
-        for row in pair
+        for row in (mine, base, other, other_base)
     ]
-    return all(shapes[k] == shapes[k + 1] for k in range(0, len(shapes), 2))
+    if (
+        base is mine
+        or other_base is other
+        or base.error
+        or other_base.error
+        or base.digest is None
+        or base.digest != other_base.digest
+        or base.key(FIELDS[1:]) != other_base.key(FIELDS[1:])
+        or shapes[0] != shapes[1]
+        or shapes[2] != shapes[3]
+    ):
+        return None
+    return base, other_base
 
 
-def _row(
-    one: SavedRow,
-    two: SavedRow,
-    bases: tuple[SavedRow, SavedRow] | None,
-    judging: _Judging,
+def _compare_rows(
+    one: SavedRow, two: SavedRow, bases: tuple[SavedRow, SavedRow] | None, judging: _Judging
 ) -> ComparedRow:
-    limits = judging.limits
-    grown = {
-        name: two.figures[name] / one.figures[name]
-        if name in one.figures and name in two.figures
-        else None
-        for name in METRICS[1:]
-    }
+    limits, known, others = judging.limits, one.figures, two.figures
+    grown = {n: others[n] / known[n] if n in known and n in others else None for n in METRICS[1:]}
     regressions: tuple[str, ...] = ()
     latency = None
     if one.error or two.error:
-        verdict = _broken(one, two)
+        verdict = "fails now" if two.error else "failed before"
+        verdict = "failed in both" if one.error and two.error else verdict
         regressions = ("error",) if two.error and not one.error else ()
         grown = dict.fromkeys(grown)
     else:
@@ -259,8 +513,12 @@ def _row(
             and ratio > 1 + limits[name]
         )
         verdict = _verdict(latency, judging, regressions)
+    name = str(one)
+    if str(two) != name:
+        same = one.model == two.model
+        name += f" -> {str(two).removeprefix(f'{one.model} on ') if same else two}"
     return ComparedRow(
-        name=_name(one, two),
+        name=name,
         model=one.model,
         backend=one.backend,
         workload=one.workload,
@@ -275,20 +533,6 @@ def _row(
         regressions=regressions,
         verdict=verdict,
     )
-
-
-def _name(one: SavedRow, two: SavedRow) -> str:
-    """Name a pair of rows; of the second one what differs."""
-    if str(one) == str(two):
-        return str(one)
-    told = str(two).removeprefix(f"{one.model} on ") if one.model == two.model else str(two)
-    return f"{one} -> {told}"
-
-
-def _broken(one: SavedRow, two: SavedRow) -> str:
-    if one.error and two.error:
-        return "failed in both"
-    return "fails now" if two.error else "failed before"
 
 
 def _verdict(latency: Interval, judging: _Judging, regressions: Sequence[str]) -> str:

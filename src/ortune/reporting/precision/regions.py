@@ -99,7 +99,17 @@ def picture(points: Sequence[tuple[RegionCost, str]], unit: str) -> Scatter:
     return Scatter(
         "time saved alone, % of the original",
         f"accuracy cost alone: {unit or 'loss of the metric'}",
-        tuple(_point(region, tone, start) for region, tone in drawn_ones),
+        tuple(
+            Point(
+                100 * region.time_gained.value,
+                region.accuracy_cost.value,
+                region.region[start:],
+                tone,
+                x_span=_ends(region.time_gained, 100.0),
+                y_span=_ends(region.accuracy_cost, 1.0),
+            )
+            for region, tone in drawn_ones
+        ),
         legend=LEGEND,
         named=tuple(dict.fromkeys((*costly, *saving))),
     )
@@ -109,18 +119,6 @@ def drawn(region: RegionCost) -> bool:
     """Whether a region has a place in the picture."""
     return not region.error and all(
         math.isfinite(one.value) for one in (region.accuracy_cost, region.time_gained)
-    )
-
-
-def _point(region: RegionCost, tone: str, start: int) -> Point:
-    cost, gain = region.accuracy_cost, region.time_gained
-    return Point(
-        100 * gain.value,
-        cost.value,
-        region.region[start:],
-        tone,
-        x_span=_ends(gain, 100.0),
-        y_span=_ends(cost, 1.0),
     )
 
 

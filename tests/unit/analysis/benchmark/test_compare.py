@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ortune as ot
-from ortune.analysis.benchmark import results_file
+from ortune.analysis.benchmark import compare as results_file
 from ortune.analysis.benchmark.compare import ComparedRow, CompareResult
 from ortune.cli.main import main
 from ortune.core.errors import OrtuneError
