@@ -87,8 +87,7 @@ class _Asked(CompareObservers):
         self.alone(names, "is about --compare", "add --compare, or leave it out")
         if len(self.observers) > 1:
             raise BadSettings(
-                f"observers given: {len(self.observers)}",
-                fix="choose one, or add --compare",
+                f"observers given: {len(self.observers)}", fix="choose one, or add --compare"
             )
         if given("tensorrt_version") and self.tensorrt_cache is None:
             raise BadSettings(
@@ -212,16 +211,7 @@ def _show_ranking(found: ObserverRanking) -> None:
     """Print a line an observer, and whether one of them is the best."""
     metric = next((row.score.metric for row in found.rows if row.score), "score")
     table(
-        (
-            "observer",
-            "calibrated on",
-            f"{metric}>",
-            "bound>",
-            "budget",
-            "SNR dB>",
-            "s>",
-            "",
-        ),
+        ("observer", "calibrated on", f"{metric}>", "bound>", "budget", "SNR dB>", "s>", ""),
         [_line(row) for row in found.rows],
     )
     base = next((row.score.base for row in found.rows if row.score), math.nan)

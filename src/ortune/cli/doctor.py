@@ -202,9 +202,7 @@ def warm_start() -> dict[str, Any]:
 
 
 def _show(
-    result: Mapping[str, Any],
-    backends: tuple[TriedHere, ...],
-    samples: tuple[TriedHere, ...],
+    result: Mapping[str, Any], backends: tuple[TriedHere, ...], samples: tuple[TriedHere, ...]
 ) -> None:
     machine, counts, ram = result["machine"], result["cpus"], result["memory"]
     sets = [name for name in machine["instruction sets"].split() if name in MEANING]
@@ -215,10 +213,7 @@ def _show(
         ("CPU", machine["cpu"]),
         ("CPUs", cpu_text(counts)),
         ("instruction sets", ", ".join(f"{n} ({MEANING[n]})" for n in sets) or "unknown"),
-        (
-            "memory",
-            f"{size(ram['total'])}, {size(ram['available'])} available{limit}",
-        ),
+        ("memory", f"{size(ram['total'])}, {size(ram['available'])} available{limit}"),
         ("GPU", gpu_text(result["gpus"], result["driver"])),
         ("disk free", f"{size(result['disk_free']['here'])} here"),
         ("what paid before", paid_text(result["warm_start"])),

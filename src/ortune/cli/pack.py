@@ -142,13 +142,7 @@ def _package(asked: _Asked, target: str) -> int:
     from ortune.bundle.pack import candidates, demand_plain
     from ortune.bundle.package import package
 
-    demand_plain(
-        asked.with_,
-        asked.per_backend,
-        asked.sign,
-        asked.preprocess,
-        asked.compiled,
-    )
+    demand_plain(asked.with_, asked.per_backend, asked.sign, asked.preprocess, asked.compiled)
     code = asked.allow_custom_ops
     with closing(
         candidates(asked.run, asked.trial, asked.unconfirmed, asked.licence, code)

@@ -27,13 +27,7 @@ def _show(found: TuneResult) -> None:
     table(
         ("setting", "value", "ratio to the best so far [99 %]>", "", "why"),
         [
-            (
-                one.setting,
-                one.value,
-                interval(one.ratio),
-                "kept" if one.kept else "",
-                one.why,
-            )
+            (one.setting, one.value, interval(one.ratio), "kept" if one.kept else "", one.why)
             for one in found.attempts
         ],
     )

@@ -57,10 +57,7 @@ def run(asked: Apply) -> Applied:
     out = free(asked.out, asked.force, model)
     read = steps.add_format_step([step(text) for text in asked.steps], asked.format)
     _check_ranges(read, {"--ranges-from": asked.ranges_from, "--augment": asked.augment})
-    every = (
-        *steps.leave_out(read, asked.exclude_from, asked.threshold),
-        *steps.folds(asked),
-    )
+    every = (*steps.leave_out(read, asked.exclude_from, asked.threshold), *steps.folds(asked))
     if not every:
         raise BadSettings("there is no STEP", fix="name one, such as simplify")
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:

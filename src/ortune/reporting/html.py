@@ -8,16 +8,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from ortune.core.section import (
-    Bars,
-    Block,
-    Heading,
-    Intervals,
-    Lines,
-    Scatter,
-    Table,
-    Text,
-)
+from ortune.core.section import Bars, Block, Heading, Intervals, Lines, Scatter, Table, Text
 from ortune.core.study import Study
 from ortune.core.version import __version__
 from ortune.reporting import canvas, rows

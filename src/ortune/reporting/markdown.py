@@ -5,16 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ortune.core.section import (
-    Bars,
-    Block,
-    Heading,
-    Intervals,
-    Lines,
-    Scatter,
-    Table,
-    Text,
-)
+from ortune.core.section import Bars, Block, Heading, Intervals, Lines, Scatter, Table, Text
 from ortune.core.study import Study
 from ortune.reporting.beside import whole
 from ortune.reporting.blocks import Part, numeric, tabled

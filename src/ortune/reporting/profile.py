@@ -254,11 +254,7 @@ def acting(actions: Sequence[Action]) -> list[Block]:
     text += (
         "; measured is latency with the action over latency without it, at 99 %." if tried else "."
     )
-    return [
-        Heading("What can be done"),
-        Text(text),
-        Table((*columns, "do", "why"), tuple(rows)),
-    ]
+    return [Heading("What can be done"), Text(text), Table((*columns, "do", "why"), tuple(rows))]
 
 
 def _measured(one: Action) -> str:

@@ -10,16 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text as Line
 
 from ortune.core.progress.wrapping import longest_word, wrapped
-from ortune.core.section import (
-    Bars,
-    Block,
-    Heading,
-    Intervals,
-    Lines,
-    Scatter,
-    Table,
-    Text,
-)
+from ortune.core.section import Bars, Block, Heading, Intervals, Lines, Scatter, Table, Text
 from ortune.core.study import Study
 from ortune.reporting.blocks import Part, gather, numeric
 

@@ -16,15 +16,7 @@ from ortune.core.request import WorkerRequest, carried_out, parameters
 
 _CTX = click.Context(root)
 VERBS = {name: root.get_command(_CTX, name) for name in root.list_commands(_CTX)}
-WITHOUT_WORKERS = {
-    "compare",
-    "cost",
-    "diff",
-    "explain",
-    "pack",
-    "report",
-    "verify-signature",
-} | {
+WITHOUT_WORKERS = {"compare", "cost", "diff", "explain", "pack", "report", "verify-signature"} | {
     "loadtest",
     "serve",
 }

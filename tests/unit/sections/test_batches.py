@@ -115,16 +115,8 @@ def test_where_every_plan_is_slower_the_original_is_best() -> None:
     ("limit", "batch", "says"),
     [
         (0.0005, None, "No batch that was timed keeps 0.5 ms."),
-        (
-            0.001,
-            1,
-            "Within 1 ms: batch 1, clean @ cpu(threads=1): 1,000 samples/s, p90 1.000 ms.",
-        ),
-        (
-            0.009,
-            4,
-            "Within 9 ms: batch 4, int8 @ cpu(threads=1): 2,000 samples/s, p90 2.000 ms.",
-        ),
+        (0.001, 1, "Within 1 ms: batch 1, clean @ cpu(threads=1): 1,000 samples/s, p90 1.000 ms."),
+        (0.009, 4, "Within 9 ms: batch 4, int8 @ cpu(threads=1): 2,000 samples/s, p90 2.000 ms."),
     ],
 )
 def test_of_those_within_a_latency_the_one_of_most_samples_a_second_is_taken(

@@ -214,7 +214,7 @@ def _measured(
     groups: Sequence[Sequence[TimedRow]],
     asked: Bench,
     root: Path,
-    of_frames: Mapping[str, str],
+    of_frames: dict[str, str],
 ) -> BenchResult:
     """Time rows and return what they come to.
 

@@ -193,8 +193,7 @@ def of_bench(found: Mapping[str, Any], source: Path) -> Priced:
         ) from None
     if measures - {_LATENCY, PER_FRAME}:
         raise BadData(
-            f"{source} holds no latencies of single runs",
-            fix="bench without --workload",
+            f"{source} holds no latencies of single runs", fix="bench without --workload"
         )
     if not options:
         raise BadData(f"no row of {source} ran", fix="see its errors")
@@ -510,11 +509,7 @@ def priced(sources: str | Path | Sequence[str | Path], terms: Terms) -> Costs:
     found = joined([read(path) for path in paths(sources)])
     assumed = (*found.notes, *_assumptions(terms, found.options))
     return costs(
-        found.options,
-        terms,
-        chosen=found.chosen,
-        tuning_s=found.tuning_s,
-        assumptions=assumed,
+        found.options, terms, chosen=found.chosen, tuning_s=found.tuning_s, assumptions=assumed
     )
 
 

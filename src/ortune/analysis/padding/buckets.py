@@ -290,12 +290,7 @@ buckets = verb(BucketsRequest, run)
 
 
 def _proof(
-    model: Path,
-    backend: Backend,
-    padding: Padding,
-    samples: Path,
-    folder: Path,
-    least_db: float,
+    model: Path, backend: Backend, padding: Padding, samples: Path, folder: Path, least_db: float
 ) -> Proof:
     """Prove it on the backend; one that rounds on its own is no judge of the model."""
     judge = Cpu(custom_ops=backend.custom_ops) if backend.lossy else backend
@@ -333,11 +328,7 @@ def chosen(
 
 
 def proposed(
-    model: Path,
-    backend: Backend,
-    samples: Path,
-    folder: Path,
-    indices: Sequence[int],
+    model: Path, backend: Backend, samples: Path, folder: Path, indices: Sequence[int]
 ) -> Buckets:
     """Return buckets for a search: by positions alone, so that the same data give the same.
 

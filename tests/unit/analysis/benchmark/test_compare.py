@@ -160,11 +160,7 @@ def test_percentiles_and_load_times_of_another_machine_are_not_judged(tmp_path: 
     limits = {"p99": 0.1, "load": 0.1, "memory": 0.1}
     assert only(ot.compare([one, two], thresholds=limits)).regressions == ("memory",)
     across = ot.compare([one, two], thresholds=limits, across_machines=True)
-    assert only(across).regressions == (
-        "p99",
-        "memory",
-        "load",
-    )
+    assert only(across).regressions == ("p99", "memory", "load")
 
 
 def test_a_load_time_of_zero_is_no_figure(tmp_path: Path) -> None:
@@ -198,10 +194,7 @@ def test_other_metrics_are_judged_only_when_asked(tmp_path: Path) -> None:
     ]
     assert found.regressions == ()
     limits = {"p99": 0.2, "memory": 0.5, "size": 0.01, "load": 2.0}
-    assert only(ot.compare([one, two], thresholds=limits)).regressions == (
-        "p99",
-        "size",
-    )
+    assert only(ot.compare([one, two], thresholds=limits)).regressions == ("p99", "size")
 
 
 def test_a_row_that_fails_now_is_a_regression(tmp_path: Path) -> None:

@@ -119,11 +119,7 @@ def test_batches_count() -> None:
     ("ratio", "effort", "answer"),
     [
         (Interval(0.6, 0.55, 0.65), 320.0, "do it"),
-        (
-            Interval(0.6, 0.55, 0.65),
-            4000.0,
-            "consider",
-        ),  # 12.5 months at worst
+        (Interval(0.6, 0.55, 0.65), 4000.0, "consider"),  # 12.5 months at worst
         (Interval(0.6, 0.55, 0.65), 40000.0, "stay"),
         (Interval(0.99, 0.97, 1.01), 0.0, "stay"),
         (Interval(1.5, 1.4, 1.6), 0.0, "stay"),

@@ -360,12 +360,7 @@ def test_a_backend_without_a_profiler_is_refused(real: tuple[Path, Profile]) -> 
     with pytest.raises(BackendMissing, match="does not record a profile"):
         profile(folder / "m.onnx", on="reference", data=folder, ceilings=False)
     other = profile(
-        folder / "m.onnx",
-        on="reference",
-        data=folder,
-        ceilings=False,
-        allow_fallback=True,
-        runs=4,
+        folder / "m.onnx", on="reference", data=folder, ceilings=False, allow_fallback=True, runs=4
     )
     assert other.backend == "cpu"
     assert any("profiled on cpu instead" in note for note in other.notes)

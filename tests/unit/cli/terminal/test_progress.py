@@ -50,10 +50,7 @@ UNTRIED = Trial("k", PLAN, "search", Status.UNCHANGED, why="nothing to change, n
             TrialDone(FAST, cached=True),
             "clean @ cpu: ok, 2.00x [1.60, 2.50], top1 0.99 proved (from the ledger)",
         ),
-        (
-            TrialDone(replace(FAST, ratio=LONE)),
-            "clean @ cpu: ok, about 4.00x, top1 0.99 proved",
-        ),
+        (TrialDone(replace(FAST, ratio=LONE)), "clean @ cpu: ok, about 4.00x, top1 0.99 proved"),
         (
             TrialDone(replace(FAST, status=Status.SLOWER, ratio=SLOW, why="101 ms\nmore")),
             "clean @ cpu: slower, 0.59x [0.56, 0.62], top1 0.99 proved, 101 ms",
