@@ -78,12 +78,12 @@ if TYPE_CHECKING:
     from ortune.exporters.export import export as export
     from ortune.load_testing.loadtest import loadtest as loadtest
     from ortune.recipe.build import build as build
+    from ortune.reporting.html import report as report
     from ortune.reporting.python.compare import compare as compare
     from ortune.reporting.python.profile import profile as profile
     from ortune.reporting.python.recheck import recheck as recheck
     from ortune.reporting.python.sensitivity import sensitivity as sensitivity
     from ortune.reporting.python.timeline import timeline as timeline
-    from ortune.reporting.write import report as report
     from ortune.rewrites.user_rule import rule as rule
     from ortune.search.optimize import optimize as optimize
     from ortune.server.serve import serve as serve
@@ -124,7 +124,7 @@ _HOME = {
     "profile": "reporting.python.profile",
     "read_study": "experiment.ledger",
     "recheck": "reporting.python.recheck",
-    "report": "reporting.write",
+    "report": "reporting.html",
     "rule": "rewrites.user_rule",
     "sensitivity": "reporting.python.sensitivity",
     "serve": "server.serve",

@@ -68,7 +68,7 @@ class _Asked(WorkerRequest):
 def command(asked: _Asked) -> int:
     """Show what `optimize` shows, and the bundle."""
     from ortune.bundle.pack import pack
-    from ortune.reporting.write import report
+    from ortune.reporting.html import report
     from ortune.search.optimize import run
 
     sample, folder = _sample(asked.model), Path(asked.out)

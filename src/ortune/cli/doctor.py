@@ -78,7 +78,7 @@ def command(asked: _Asked) -> int:
     """
     import tempfile
 
-    from ortune.analysis.benchmark.fitness import here
+    from ortune.analysis.benchmark.bench import here
     from ortune.core.capabilities import runtimes
     from ortune.core.hardware import gpu
     from ortune.core.plugins import catalog

@@ -11,7 +11,7 @@ from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import answer, show
 
 if TYPE_CHECKING:
-    from ortune.analysis.explanation.result import Explanation
+    from ortune.analysis.explanation.explain import Explanation
 
 
 @verb(Explain)

@@ -34,7 +34,7 @@ class _Asked(Optimize):
 @verb(_Asked)
 def command(asked: _Asked) -> int:
     """Show every plan, the verdict and where things are."""
-    from ortune.reporting.write import report
+    from ortune.reporting.html import report
     from ortune.search.optimize import run
 
     study = run(replace(asked, command=repeat()))

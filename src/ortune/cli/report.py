@@ -37,7 +37,7 @@ class _Asked(Request):
 def command(asked: _Asked) -> int:
     """Say where the report is."""
     from ortune.experiment.ledger import read_study
-    from ortune.reporting.write import report
+    from ortune.reporting.html import report
 
     run, study = Path(asked.run), read_study(Path(asked.run))
     path = report(study, asked.out or run / "report.html", asked.force or asked.out is None)

@@ -215,7 +215,7 @@ def timing(taken: Sequence[int]) -> dict[str, float | None]:
 
 
 def _write(out: Path, results: Stream) -> Path:
-    from ortune.analysis.verification.tensors import write_npz
+    from ortune.analysis.verification.extract import write_npz
     from ortune.data import sizes
 
     if out.suffix == ".npz":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortune.conversion import samples, steps
+from ortune.conversion import steps
 from ortune.conversion.requests import Apply
 from ortune.core.errors import BadSettings
 from ortune.core.outputs import free
@@ -61,7 +61,7 @@ def run(asked: Apply) -> Applied:
     if not every:
         raise BadSettings("there is no STEP", fix="name one, such as simplify")
     with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
-        data = samples.read(asked, model, Path(folder))
+        data = steps.read_samples(asked, model, Path(folder))
         built = build(
             model,
             Recipe("apply", every),

@@ -11,7 +11,7 @@ from pathlib import Path
 from ortune.analysis.benchmark import bench
 from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.verification.verify import verify
-from ortune.conversion import samples, steps
+from ortune.conversion import steps
 from ortune.conversion.requests import Convert
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
@@ -249,7 +249,7 @@ def run(asked: Convert) -> Converted:
         asked.sink(note)
     with tempfile.TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
-        data = samples.read(asked, model, folder)
+        data = steps.read_samples(asked, model, folder)
         made = steps.make(asked, data, folder)
         weights, scores = check_result(asked, made.path, data.feeds, folder)
         if folding:

@@ -15,7 +15,7 @@ from ortune.core.study import Ending
 from ortune.experiment.ledger import Ledger, write_ending, write_header
 from ortune.model.io import file
 from ortune.recipe import built
-from ortune.reporting.write import report
+from ortune.reporting.html import report
 
 Act = Callable[[Path], object]
 

@@ -23,10 +23,9 @@ from ortune.core.trial import Plan
 from ortune.reporting.blocks import numeric
 from ortune.reporting.canvas import outside
 from ortune.reporting.canvas import scatter_svg as svg
-from ortune.reporting.html import render
+from ortune.reporting.html import render, report
 from ortune.reporting.markdown import markdown
 from ortune.reporting.terminal import FittedTable, terminal
-from ortune.reporting.write import report
 
 study = study_fixture
 HOSTILE = "<img src=x onerror=alert(1)> \"quoted\" 'single' & | `tick` [bold]x[/bold]"

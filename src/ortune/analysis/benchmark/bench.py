@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import typing
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import as_file, files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from ortune.analysis.benchmark.interleave import (
     Contestant,
@@ -21,25 +22,29 @@ from ortune.analysis.benchmark.interleave import (
 )
 from ortune.analysis.benchmark.requests import Bench
 from ortune.analysis.benchmark.result import PER_FRAME, BenchResult, Pipeline, result
+from ortune.backends.cpu import Cpu
 from ortune.core import custom_ops
 from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import HERE
-from ortune.core.errors import BadData, BadSettings
+from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.event import Note, Sink
 from ortune.core.fields import paths
 from ortune.core.plugins.spelling import parse, parse_list
 from ortune.core.reading import read_workload
 from ortune.core.request import verb
 from ortune.core.session import Tensors
+from ortune.core.trial import Interval
 from ortune.core.workload import Workload
 from ortune.data import given, sources, stream
 from ortune.engine import archive
 from ortune.measurement.capabilities import demand
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import energy
+from ortune.measurement.machine.noise import Advice
 from ortune.measurement.timing import stats
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
+from ortune.samples.digit_cnn import DigitCnn
 from ortune.workloads.latency import Latency
 
 _WORKER = "ortune.analysis.benchmark.frame_worker"
@@ -330,3 +335,68 @@ def _pipelines(
             ratio=found.ratios[at],
             model_ratio=found.ratios[beside],
         )
+
+
+# --- the machine --------------------------------------------------------------------------------
+
+_SECONDS, _SETS = 3.0, 3
+State = Literal["fit", "disturbed", "not fit"]
+
+
+@dataclass(frozen=True)
+class Fitness:
+    """What a short A/A says of the machine at this moment.
+
+    Attributes:
+        state: disturbed: fit, but a measurement takes longer and has a wider interval.
+        equal: Ratio of the model's latency to its own; None where it did not run.
+        advice: What is wrong with the machine and what to do, the worst first.
+    """
+
+    state: State
+    equal: Interval | None
+    advice: tuple[Advice, ...]
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        why = "; ".join(map(str, self.advice[:2]))
+        if self.state == "not fit":
+            return f"this machine is not fit to measure now: {why}"
+        spread = f"a model differed from itself by {_spread(self.equal)}"
+        if self.state == "disturbed":
+            return f"this machine is fit to measure, but disturbed ({spread}): {why}"
+        return f"this machine is fit to measure: {spread}"
+
+
+def here() -> Fitness:
+    """Time the digit CNN against itself on this machine's CPU provider."""
+    with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
+        return fitness(model, Cpu(threads=DigitCnn.threads), DigitCnn.batch)
+
+
+def fitness(model: Path, backend: Backend, batch: int) -> Fitness:
+    """Time a model against itself for a few seconds, in fresh processes.
+
+    Args:
+        batch: Samples of a run; a run of less than 0.1 ms says little of the machine.
+    """
+    try:
+        found = race(
+            [(model, backend)], batch=batch, seconds=_SECONDS, sets=_SETS, self_check=True
+        )
+    except OrtuneError as error:
+        return Fitness("not fit", None, (Advice(error.what, error.fix, severe=True),))
+    check, judged = found.self_check, found.judgement
+    state: State = "fit"
+    if judged.too_noisy:
+        state = "not fit"
+    elif judged.advice:
+        state = "disturbed"
+    return Fitness(state, check.ratio if check else None, judged.advice)
+
+
+def _spread(equal: Interval | None) -> str:
+    """Return how far from 1 the interval reaches, in percent."""
+    if equal is None:
+        return "an unknown share"
+    return f"{100 * max(equal.high - 1, 1 - equal.low):.1f} % at most"

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortune.analysis.verification.tensors import closeness, values, write_samples
+from ortune.analysis.verification.extract import closeness, values, write_samples
 from ortune.backends.cpu import Cpu
 from ortune.core.atomic_write import atomic, reported
 from ortune.core.backend import Backend

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from ortune.analysis.explanation.result import Explanation, NodeTold, PlanTold
+from ortune.analysis.explanation.explain import Explanation, NodeTold, PlanTold
 from ortune.core import wording
 from ortune.core.section import Block, Heading, Table, Text
 from ortune.core.trial import Interval

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from ortune.analysis.explanation.result import GIVEN, KEPT, RegionTold, SurveyTold
+from ortune.analysis.explanation.explain import GIVEN, KEPT, RegionTold, SurveyTold
 from ortune.core.section import Block, Heading, Point, Scatter, Table, Text
 from ortune.core.trial import Interval
 from ortune.core.wording import count

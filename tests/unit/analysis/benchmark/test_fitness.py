@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ortune.analysis.benchmark import fitness
-from ortune.analysis.benchmark.fitness import Fitness, State
+from ortune.analysis.benchmark import bench
+from ortune.analysis.benchmark.bench import Fitness, State
 from ortune.backends.cpu import Cpu
 from ortune.core.trial import Interval
 from ortune.measurement.machine.noise import Advice
@@ -30,13 +30,13 @@ def test_it_is_one_line_with_what_to_do(state: State, line: str) -> None:
 
 
 def test_a_model_is_timed_against_itself() -> None:
-    model = Path(fitness.__file__).parents[2] / "samples" / "digit_cnn.onnx"
-    found = fitness.fitness(model, Cpu(threads=1), 32)
+    model = Path(bench.__file__).parents[2] / "samples" / "digit_cnn.onnx"
+    found = bench.fitness(model, Cpu(threads=1), 32)
     assert found.equal is not None and found.equal.low < 1.2 and found.equal.high > 0.8
     assert found.state != "not fit" or found.advice
 
 
 def test_what_does_not_run_is_the_reason(tmp_path: Path) -> None:
-    found = fitness.fitness(tmp_path / "none.onnx", Cpu(), 1)
+    found = bench.fitness(tmp_path / "none.onnx", Cpu(), 1)
     assert found.state == "not fit"
     assert "none.onnx" in str(found)

@@ -31,7 +31,7 @@ from ortune.cli.main import main
 from ortune.core.section import Lines
 from ortune.core.trial import Interval
 from ortune.measurement.timing.rank_sum import differ
-from ortune.reporting.timeline import blocks
+from ortune.reporting.python.timeline import blocks
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
 g (float[N,16] x) => (float[N,8] y) {

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit import studies, surveys
 
-from ortune.analysis.explanation.explain import NO_SURVEY, explained
-from ortune.analysis.explanation.result import Explanation
+from ortune.analysis.explanation.explain import NO_SURVEY, Explanation, explained
 from ortune.core.errors import BadSettings
 from ortune.core.result import as_json
 from ortune.core.study import Study

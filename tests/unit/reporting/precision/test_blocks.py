@@ -14,8 +14,7 @@ from tests.unit import surveys
 from tests.unit.analysis.sensitivity.test_result import found
 from tests.unit.experiment.test_hostile_run import written
 
-from ortune.analysis.explanation.explain import explained
-from ortune.analysis.explanation.result import Explanation
+from ortune.analysis.explanation.explain import Explanation, explained
 from ortune.core.errors import BadSettings
 from ortune.core.section import Scatter, Table
 from ortune.core.study import Study
