@@ -310,13 +310,6 @@ def test_a_narrow_terminal_gets_fewer_columns_and_no_folded_names(
     "words",
     [
         ["--threads", "two"],
-        ["--threads", "0"],
-        ["--batches", "1,-8"],
-        ["--batches", "0"],
-        ["--batch", "4", "--batches", "1,2"],
-        ["--levels", "fastest"],
-        ["--on", "cpu(threads=1)", "--threads", "2"],
-        ["--on", "cpu(level=all)", "--levels", "basic"],
         ["--workload", "sprint"],
         ["--workload", "throughput(sessions=-1)"],
         ["--sets", "0"],

@@ -22,7 +22,7 @@ from ortune.backends.openvino import Openvino
 from ortune.cli.main import main
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadData, OrtuneError
-from ortune.core.profile import Kernel, Profile
+from ortune.core.profile import Profile
 from ortune.core.session import Executed, Operand, Recorded, Slice
 from ortune.measurement.timing.profiled import Runs, middle_mean, run_count
 from ortune.model.graph import edit
@@ -366,14 +366,6 @@ def test_a_backend_without_a_profiler_is_refused(real: tuple[Path, Profile]) -> 
     assert any("profiled on cpu instead" in note for note in other.notes)
 
 
-@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "long"])
-def test_seconds_are_a_finite_number(
-    tmp_path: Path, seconds: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["profile", str(tmp_path / "m.onnx"), "--seconds", seconds]) == 2
-    assert "--seconds" in capsys.readouterr().err
-
-
 def test_a_place_that_cannot_be_written_is_found_before_the_time_is_spent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -401,11 +393,3 @@ def test_a_profiler_that_costs_more_than_the_run_is_told() -> None:
     assert any("takes 5.0 times a plain one" in note for note in found.notes)
     assert any("55% of the profiled run is in no node" in note for note in found.notes)
     assert found.attributed <= 1
-
-
-def test_added_kernels_say_why_they_are_there() -> None:
-    cast = Executed("added", "Cast", reads=("x",), writes=("x2",), calls=1, span_ns=5.0)
-    (kernel,) = made(Cpu(), cast).kernels
-    assert isinstance(kernel, Kernel)
-    assert (kernel.kind, kernel.sources) == ("cast", ())
-    assert "another type" in kernel.note

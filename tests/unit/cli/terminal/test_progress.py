@@ -52,10 +52,6 @@ UNTRIED = Trial("k", PLAN, "search", Status.UNCHANGED, why="nothing to change, n
         ),
         (TrialDone(replace(FAST, ratio=LONE)), "clean @ cpu: ok, about 4.00x, top1 0.99 proved"),
         (
-            TrialDone(replace(FAST, status=Status.SLOWER, ratio=SLOW, why="101 ms\nmore")),
-            "clean @ cpu: slower, 0.59x [0.56, 0.62], top1 0.99 proved, 101 ms",
-        ),
-        (
             TrialDone(
                 replace(FAST, status=Status.SLOWER, ratio=LEVEL, scores=(), why="slower: 1.07")
             ),
@@ -66,7 +62,6 @@ UNTRIED = Trial("k", PLAN, "search", Status.UNCHANGED, why="nothing to change, n
             "clean @ cpu: failed, killed by SIGSEGV",
         ),
         (TrialDone(UNTRIED), "clean @ cpu: nothing to change, not tried"),
-        (TrialDone(replace(UNTRIED, why="")), "clean @ cpu: not tried"),
         (
             Unconfirmed(FAST),
             "first within the budget, unconfirmed: clean @ cpu, 2.00x [1.60, 2.50]",
@@ -75,7 +70,6 @@ UNTRIED = Trial("k", PLAN, "search", Status.UNCHANGED, why="nothing to change, n
             Unconfirmed(replace(FAST, ratio=Interval(0.5, 0.02, 12.5))),
             "first within the budget, unconfirmed: clean @ cpu, about 2.00x",
         ),
-        (Note("seen"), "seen"),
         (Note("seen", warning=True), "warning: seen"),
         (Timing(Interval(1, 1, 1), 3), ""),
     ],
