@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortune.analysis.padding.requests import BucketsRequest
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, say, table
 from ortune.core import wording
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @verb(BucketsRequest)
-def command(asked: BucketsRequest) -> int:
+def command(asked: BucketsRequest) -> None:
     """Show the padding, the proof and the backend to use."""
     from ortune.analysis.padding.buckets import run
 
@@ -39,7 +38,6 @@ def command(asked: BucketsRequest) -> int:
         "measured": found.measured,
     }
     answer(result, lambda: _show(found))
-    return DONE
 
 
 def _show(found: Buckets) -> None:

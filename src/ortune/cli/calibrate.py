@@ -94,22 +94,13 @@ class _Asked(CompareObservers):
                 "--tensorrt-version is about --tensorrt-cache",
                 fix="give --tensorrt-cache FILE too",
             )
+        shared = "samples augment sequence state shapes out tensorrt_cache tensorrt_version"
         return Calibrate(
             self.model,
             data=self.source,
             observer=next(iter(self.observers), None),
             quantizer=self.quantizer or Calibrate.quantizer,
-            samples=self.samples,
-            augment=self.augment,
-            sequence=self.sequence,
-            state=self.state,
-            shapes=self.shapes,
-            out=self.out,
-            tensorrt_cache=self.tensorrt_cache,
-            tensorrt_version=self.tensorrt_version,
-            force=self.force,
-            custom_ops=self.custom_ops,
-            sink=self.sink,
+            **{name: getattr(self, name) for name in f"{shared} force custom_ops sink".split()},
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import answer, size, table
 from ortune.conversion.requests import Convert
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @verb(Convert)
-def command(asked: Convert) -> int:
+def command(asked: Convert) -> None:
     """Show sizes, scores and, where it was timed, the latency."""
     from ortune.cli.terminal import progress
     from ortune.conversion.convert import run
@@ -24,7 +23,6 @@ def command(asked: Convert) -> int:
     with progress.held(asked.sink, verbose=verbose()) as sink:
         found = run(replace(asked, sink=sink))
     answer(found, lambda: _show(found))
-    return DONE
 
 
 def _show(found: Converted) -> None:

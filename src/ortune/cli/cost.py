@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortune.analysis.costs.requests import Cost
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, say, table
 
@@ -18,13 +17,12 @@ if TYPE_CHECKING:
 
 
 @verb(Cost)
-def command(asked: Cost) -> int:
+def command(asked: Cost) -> None:
     """Show what every row costs, and the verdict."""
     from ortune.analysis.costs.cost import run
 
     found = run(asked)
     answer(_json(found), lambda: _show(found, bool(asked.gpus)))
-    return DONE
 
 
 def _json(found: Costs) -> Mapping[str, Any]:

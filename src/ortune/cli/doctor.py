@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import answer, remark, say, size, table
 from ortune.core import wording
@@ -70,7 +69,7 @@ class _Asked(WorkerRequest):
 
 
 @verb(_Asked)
-def command(asked: _Asked) -> int:
+def command(asked: _Asked) -> None:
     """Show the machine, its backends and the demo's models.
 
     Raises:
@@ -122,7 +121,6 @@ def command(asked: _Asked) -> int:
     answer(result, lambda: _show(result, backends, samples))
     if not any(found.state == "works" for found in backends):
         raise OrtuneError("no backend works here", fix="pip install --force-reinstall onnxruntime")
-    return DONE
 
 
 def probe(verbose: bool) -> tuple[TriedHere, ...]:

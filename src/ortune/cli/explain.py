@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ortune.analysis.explanation.requests import Explain
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import answer, show
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @verb(Explain)
-def command(asked: Explain) -> int:
+def command(asked: Explain) -> None:
     """Show what was asked."""
     from ortune.analysis.explanation.explain import run
     from ortune.reporting.precision.explained import parts
@@ -23,7 +22,6 @@ def command(asked: Explain) -> int:
 
     found = run(asked)
     answer(_json(found), lambda: show(*printed(parts(found, every=verbose()))))
-    return DONE
 
 
 def _json(found: Explanation) -> Mapping[str, Any] | Explanation:

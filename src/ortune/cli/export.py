@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import answer, remark, say, table
 from ortune.core import wording
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @verb(Export)
-def command(asked: Export) -> int:
+def command(asked: Export) -> None:
     """Show what became of every exporter, and at which sizes the file was compared."""
     from ortune.cli.terminal import progress
     from ortune.exporters.export import run
@@ -24,7 +23,6 @@ def command(asked: Export) -> int:
     with progress.held(asked.sink, verbose=verbose()) as sink:
         found = run(replace(asked, sink=sink))
     answer(found, lambda: _show(found))
-    return DONE
 
 
 def _show(found: Exported) -> None:

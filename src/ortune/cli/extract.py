@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortune.analysis.verification.requests import Extract
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, say, size, specs
 from ortune.core import wording
@@ -17,26 +16,14 @@ _WAYS = 6
 
 
 @verb(Extract)
-def command(asked: Extract) -> int:
+def command(asked: Extract) -> None:
     """Show the piece's inputs and outputs."""
     from ortune.analysis.verification.extract import run
 
     found = run(asked)
-    result = {
-        "model": asked.model,
-        "output": found.path,
-        "inputs": found.inputs,
-        "outputs": found.outputs,
-        "added": found.added,
-        "ways": found.ways,
-        "nodes": found.nodes,
-        "of_nodes": found.of_nodes,
-        "weight_bytes": found.weight_bytes,
-        "samples": found.samples,
-        "count": found.count,
-    }
+    result = {"model": asked.model, "output": found.path, **vars(found)}
+    del result["path"]
     answer(result, lambda: _show(found))
-    return DONE
 
 
 def _show(found: Extracted) -> None:

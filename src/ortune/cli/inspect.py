@@ -7,7 +7,6 @@ from dataclasses import KW_ONLY
 from typing import TYPE_CHECKING
 
 from ortune.analysis.inspection.requests import Inspect
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import amount, answer, say, sides, size, specs, table
 from ortune.core import wording
@@ -44,7 +43,7 @@ class _Asked(Inspect):
 
 
 @verb(_Asked)
-def command(asked: _Asked) -> int:
+def command(asked: _Asked) -> None:
     """Show a screen, and the tables asked for."""
     from dataclasses import asdict, fields
 
@@ -60,7 +59,6 @@ def command(asked: _Asked) -> int:
             {**asdict(row), "moved": row.moved, "intensity": row.intensity} for row in rows
         ]
     answer(made, lambda: _show(found, wanted, verbose()))
-    return DONE
 
 
 def _show(found: Inspection, wanted: Mapping[str, bool], verbose: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import answer, say, show
 from ortune.core import wording
@@ -15,14 +14,13 @@ if TYPE_CHECKING:
 
 
 @verb(ProfilePage)
-def command(asked: ProfilePage) -> int:
+def command(asked: ProfilePage) -> None:
     """Show the time by operator, node and region, and what can be done."""
     from ortune.analysis.profiling import files
     from ortune.reporting.python.profile import run
 
     found = run(asked)
     answer(files.whole(found), lambda: _show(found))
-    return DONE
 
 
 def _show(found: Profile) -> None:

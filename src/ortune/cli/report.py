@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import KW_ONLY
 from pathlib import Path
 
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, say
 from ortune.core.fields import Out
@@ -34,7 +33,7 @@ class _Asked(Request):
 
 
 @verb(_Asked)
-def command(asked: _Asked) -> int:
+def command(asked: _Asked) -> None:
     """Say where the report is."""
     from ortune.experiment.ledger import read_study
     from ortune.reporting.html import report
@@ -43,4 +42,3 @@ def command(asked: _Asked) -> int:
     path = report(study, asked.out or run / "report.html", asked.force or asked.out is None)
     result = {"run": run, "report": path, "trials": len(study.trials), "finished": study.finished}
     answer(result, lambda: say(f"report: {path}"))
-    return DONE

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ortune.cli.main import BAD, DONE
+from ortune.cli.main import BAD
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, milliseconds, remark, say, table
 from ortune.core import wording
@@ -68,7 +68,7 @@ class _Asked(CustomOpsRequest):
 
 
 @verb(_Asked)
-def command(asked: _Asked) -> int:
+def command(asked: _Asked) -> None:
     """Show times and outputs."""
     import tempfile
 
@@ -112,7 +112,6 @@ def command(asked: _Asked) -> int:
             "written": written,
         }
     answer(result, lambda: _show(result, found.first))
-    return DONE
 
 
 def _backend(on: str | None, level: str | None) -> Backend | None:

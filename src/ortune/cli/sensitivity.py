@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortune.analysis.sensitivity.requests import SensitivityRequest
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import answer, say, show
 
@@ -14,14 +13,13 @@ if TYPE_CHECKING:
 
 
 @verb(SensitivityRequest)
-def command(asked: SensitivityRequest) -> int:
+def command(asked: SensitivityRequest) -> None:
     """Show a row a region, what is worth giving back first."""
     from ortune.reporting.python.sensitivity import run
 
     found = run(asked)
     plot = None if asked.plot is None else str(asked.plot)
     answer({**found.result(), "plot": plot}, lambda: _show(found, plot))
-    return DONE
 
 
 def _show(found: Sensitivity, plot: str | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, show
 from ortune.reporting.python.requests import TimelinePage
@@ -16,14 +15,13 @@ if TYPE_CHECKING:
 
 
 @verb(TimelinePage)
-def command(asked: TimelinePage) -> int:
+def command(asked: TimelinePage) -> None:
     """Show the table."""
     from ortune.reporting.python.timeline import part, run
     from ortune.reporting.terminal import printed
 
     found = run(asked)
     answer(_json(found, asked.out), lambda: show(*printed([part(found)])))
-    return DONE
 
 
 def _json(found: Timeline, out: Out) -> Mapping[str, Any]:

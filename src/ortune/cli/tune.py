@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ortune.analysis.tuning.requests import Tune
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, interval, say, table
 
@@ -14,13 +13,12 @@ if TYPE_CHECKING:
 
 
 @verb(Tune)
-def command(asked: Tune) -> int:
+def command(asked: Tune) -> None:
     """Show one line a value, then what to paste."""
     from ortune.analysis.tuning.tune import run
 
     found = run(asked)
     answer(found, lambda: _show(found))
-    return DONE
 
 
 def _show(found: TuneResult) -> None:

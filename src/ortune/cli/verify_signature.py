@@ -6,7 +6,6 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated
 
-from ortune.cli.main import DONE
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, say
 from ortune.core.fields import Option
@@ -31,7 +30,7 @@ class _Asked(Request):
 
 
 @verb(_Asked)
-def command(asked: _Asked) -> int:
+def command(asked: _Asked) -> None:
     """Say by whom it is signed."""
     from ortune.engine.signing import signature_of, verify_signature
 
@@ -42,4 +41,3 @@ def command(asked: _Asked) -> int:
         "signature": signature_of(Path(asked.bundle)),
     }
     answer(result, lambda: say(f"{asked.bundle}: signed by the owner of {asked.key}, unchanged"))
-    return DONE

@@ -348,7 +348,7 @@ def run(asked: Calibrate) -> Calibration:
     )
     if out is not None and cache is not None and out.resolve() == cache.resolve():
         raise BadSettings(f"-o and --tensorrt-cache both write {out}", fix="give two names")
-    step, files = settled(asked.quantizer, asked.observer), _Files(out, cache)
+    step = settled(asked.quantizer, asked.observer)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         seen, wanted = _samples(asked, folder), probes(Path(asked.model), step)
@@ -396,20 +396,14 @@ def run(asked: Calibrate) -> Calibration:
         peak_rss=found.peak_rss,
         notes=(*seen.notes, *found.notes),
     )
-    if files.out is not None:
-        made.save(files.out)
-    if files.cache is not None:
-        made.save_tensorrt(files.cache, asked.tensorrt_version)
+    if out is not None:
+        made.save(out)
+    if cache is not None:
+        made.save_tensorrt(cache, asked.tensorrt_version)
     return made
 
 
 calibrate = verb(Calibrate, run)
-
-
-@dataclass(frozen=True)
-class _Files:
-    out: Path | None
-    cache: Path | None
 
 
 @dataclass(frozen=True)

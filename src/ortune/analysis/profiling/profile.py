@@ -329,11 +329,7 @@ _LOST = 0.05
 
 def run(asked: ProfileRequest) -> Profile:
     """Run a model with its runtime's profiler, in turns with plain runs, and explain the time."""
-    backend, path, workload = (
-        _backend(asked.backend),
-        Path(asked.model),
-        Latency(batch=asked.batch),
-    )
+    backend, path, workload = _backend(asked.backend), Path(asked.model), Latency(asked.batch)
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         takes, out = model_facts.facts(file.load(path)).inputs, folder / "data"

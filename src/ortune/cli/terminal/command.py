@@ -51,14 +51,14 @@ _OF_ONE_CALL = {"more", "json_to"}
 """Parameters of every verb that are no settings."""
 
 
-def verb(kind: type[R]) -> Callable[[Callable[[R], int]], click.Command]:
-    """Make a command of a function that takes a request and returns the exit code.
+def verb(kind: type[R]) -> Callable[[Callable[[R], int | None]], click.Command]:
+    """Make a command of a function that takes a request; it may return an exit code.
 
     The request's notes go to stderr unless the function replaces the sink.
     """
 
-    def made(function: Callable[[R], int]) -> click.Command:
-        def callback(more: bool, json_to: str | None, **given: Any) -> int:
+    def made(function: Callable[[R], int | None]) -> click.Command:
+        def callback(more: bool, json_to: str | None, **given: Any) -> int | None:
             from ortune.cli.terminal import progress
 
             meta = click.get_current_context().meta

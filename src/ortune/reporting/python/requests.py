@@ -10,11 +10,11 @@ from ortune.analysis.costs.requests import TimelineRequest
 from ortune.analysis.profiling.requests import ProfileRequest
 from ortune.bundle.recheck.request import Recheck
 from ortune.core.fields import File, Option, Out
-from ortune.core.request import request
+from ortune.core.request import Request, request
 
 
 @request
-class CompareFiles(Compare):
+class CommentRequest(Request):
     """With a table for a comment.
 
     Attributes:
@@ -26,15 +26,13 @@ class CompareFiles(Compare):
 
 
 @request
-class RecheckPage(Recheck):
-    """With a table for a comment.
+class CompareFiles(CommentRequest, Compare):
+    """With a table for a comment."""
 
-    Attributes:
-        markdown: Write the table for a comment to this file.
-    """
 
-    _: KW_ONLY
-    markdown: File | None = None
+@request
+class RecheckPage(CommentRequest, Recheck):
+    """With a table for a comment."""
 
 
 @request
