@@ -127,25 +127,17 @@ def pairs(one: TimedRow, base: TimedRow) -> list[Pair]:
     return list(map(Pair.of, base.turns, one.turns))
 
 
+@dataclass(eq=False)
 class _Set:
     """Live processes, one a row. A row whose process fails keeps the reason and drops out."""
 
-    def __init__(
-        self,
-        rows: Sequence[TimedRow],
-        root: Path,
-        energy: Energy,
-        stack: ExitStack,
-        tell: Callable[[float], None],
-        sink: Sink,
-    ) -> None:
-        self._rows = rows
-        self._root = root
-        self._energy = energy
-        self._stack = stack
-        self._tell = tell
-        self._sink = sink
-        self._live: dict[int, Worker] = {}
+    rows: Sequence[TimedRow]
+    root: Path
+    energy: Energy
+    stack: ExitStack
+    tell: Callable[[float], None]
+    sink: Sink
+    live: dict[int, Worker] = field(default_factory=dict)
 
     def run(self, seconds: float, *, backwards: bool = False) -> None:
         """Start a process for every row, one by one, and time all in turns until time is up.
@@ -153,21 +145,17 @@ class _Set:
         Args:
             backwards: Start the last row's first: see `timing.pairs.fresh_pairs`.
         """
-        self._tell(0.0)
+        self.tell(0.0)
         self._each(self._start, backwards=backwards)
         warmed = dict(self._each(lambda index: (index, self._warm(index))))
         share = seconds / (2 * _BLOCKS[0] * len(warmed))
         self._blocks(pace(warmed, min(max(_BURST_S[0], share), _BURST_S[1])), seconds)
         self._each(self._leave)
 
-    @property
-    def _alive(self) -> list[int]:
-        return [index for index, row in enumerate(self._rows) if not row.error]
-
     def _each(self, act: Callable[[int], T], *, backwards: bool = False) -> list[T]:
         """Act on every row that runs, in order, and return what those that still run gave."""
-        order = self._alive[::-1] if backwards else self._alive
-        found = [self._guarded(act, index) for index in order]
+        order = [index for index, row in enumerate(self.rows) if not row.error]
+        found = [self._guarded(act, index) for index in (order[::-1] if backwards else order)]
         return [one for one in found if one is not None]
 
     def _guarded(self, act: Callable[[int], T], index: int) -> T | None:
@@ -179,10 +167,10 @@ class _Set:
         try:
             return act(index)
         except WorkerFailed as error:
-            self._rows[index].error = error.failure.reason
+            self.rows[index].error = error.failure.reason
             if index:
                 return None
-            one = self._rows[0].contestant
+            one = self.rows[0].contestant
             single = "leave the batch out: the model may take one sample a run"
             fix = error.failure.fix or "check the model, the data and the backend"
             fix = single if one.workload.batch > 1 else fix
@@ -193,36 +181,28 @@ class _Set:
 
         Its first process builds the engines of a provider that has any, the others find them.
         """
-        row = self._rows[index]
-        worker = self._live[index] = self._stack.enter_context(self._worker(index, row))
+        row, who = self.rows[index], self.rows[index].contestant
+        job = lone(
+            *(who.model, who.backend, row.stream, self.root, "bench"),
+            *(who.workload, who.environment),
+            self.root / "engines" / f"{index}-{who.workload.batch}",
+        )
+        worker = Worker(job, program=who.program, sink=self.sink)
+        self.live[index] = self.stack.enter_context(worker)
         started = ready(worker)
         row.load_ns.append(started.load_ns)
         row.first_ns.append(started.first_ns)
         row.caches += [started.cache] if started.cache else []
         row.placement = started.placement
 
-    def _worker(self, index: int, row: TimedRow) -> Worker:
-        who = row.contestant
-        job = lone(
-            who.model,
-            who.backend,
-            row.stream,
-            self._root,
-            "bench",
-            who.workload,
-            who.environment,
-            self._root / "engines" / f"{index}-{who.workload.batch}",
-        )
-        return Worker(job, program=who.program, sink=self._sink)
-
     def _warm(self, index: int) -> Warmed:
         """Run until latencies settle; what the workload tells of it is dropped."""
-        found = warm(self._live[index])
-        self._live[index].ask("details")
+        found = warm(self.live[index])
+        self.live[index].ask("details")
         return found
 
     def _leave(self, index: int) -> None:
-        row, worker = self._rows[index], self._live[index]
+        row, worker = self.rows[index], self.live[index]
         row.footprints.append(worker.ask("footprint"))
         row.details += worker.ask("details")["details"]
         apart = worker.ask("device")
@@ -232,7 +212,7 @@ class _Set:
     def _blocks(self, sizes: Mapping[int, Span], seconds: float) -> None:
         fewest, most = _BLOCKS
         began = time.monotonic()
-        for row in self._rows:
+        for row in self.rows:
             row.turns.append([])
 
         def timed(index: int, size: Span) -> Burst | None:
@@ -240,19 +220,19 @@ class _Set:
 
         for turn, found in enumerate(blocks(sizes, timed), 1):
             for index, joined in found.items():
-                self._rows[index].turns[-1].append(joined)
+                self.rows[index].turns[-1].append(joined)
             spent = time.monotonic() - began
-            self._tell(min(1.0, spent / seconds))
+            self.tell(min(1.0, spent / seconds))
             if turn >= most or (turn >= fewest and spent > seconds):
                 break
 
     def _metered(self, index: int, size: Span) -> Burst:
         """Run a burst and add up what it used; return when its threads no longer spin."""
-        row, worker = self._rows[index], self._live[index]
-        power, before = self._energy.read(), worker.ask("usage")
+        row, worker = self.rows[index], self.live[index]
+        power, before = self.energy.read(), worker.ask("usage")
         timed = burst(worker, size)
         after = worker.ask("usage")
-        for name, joules in self._energy.spent(power, self._energy.read()).items():
+        for name, joules in self.energy.spent(power, self.energy.read()).items():
             row.joules[name] = row.joules.get(name, 0.0) + joules
         row.cpu_ns += after["cpu_ns"] - before["cpu_ns"]
         row.runs += after["runs"] - before["runs"]
@@ -335,18 +315,42 @@ def describe_row(
         digest: The model's, weights included.
         size: Bytes of a file that is no model; counted without it.
     """
-    who = one.contestant
-    samples = max(1, who.workload.batch)
-    latency = one.latency_ns
-    reported = who.workload.results(latency, one.details) if one.details else {}
+    who, workload, latency = one.contestant, one.contestant.workload, one.latency_ns
+    samples, runs = max(1, workload.batch), one.runs
+    reported = workload.results(latency, one.details) if one.details else {}
+    # Entries that are measurements of their own: one of each half of a whole block.
+    apart = latency
+    if workload.whole:
+        apart = [b.latency_ns[k] for turn in one.turns for b in turn for k in (0, -1)]
+    # Samples a second: as the workload counts them, else those of one caller without a pause.
+    rate = reported.get("throughput_per_s")
+    if rate is None and reported.get("achieved_rate") is not None:
+        rate = float(reported["achieved_rate"]) * samples
+    if rate is None and latency and workload.name() in _WITHOUT_PAUSE:
+        rate = samples * 1e9 / float(np.mean(latency))
+    joules: dict[str, Any] = {"per_run": None, "why": "; ".join(energy.why) or "no run was timed"}
+    if one.joules:
+        joules = {"per_run": {n: used / runs if runs else None for n, used in one.joules.items()}}
+    # Latency without the copies, and the GPUs at work; nothing where all is in one memory.
+    device: dict[str, Any] = {}
+    if one.compute_ns or one.gpus:
+        device = {"device_ns": _median(one.compute_ns), "compute_ns": one.compute_ns}
+        device["gpus"] = one.gpus
+
+    def worst(name: str) -> Any:
+        """Return the most of all sets, as a limit must hold for it."""
+        seen = (footprint[name] for footprint in one.footprints)
+        return max((value for value in seen if value is not None), default=None)
+
+    middle = _median(latency)
     return {
         "model": str(who.model),
         "digest": digest,
         "backend": str(who.backend),
         "unverified": who.backend.unverified,
         "environment": who.environment,
-        "workload": str(who.workload),
-        "batch": who.workload.batch,
+        "workload": str(workload),
+        "batch": workload.batch,
         "again": who.again,
         "error": one.error or None,
         "size": file.size(who.model) if size is None else size,
@@ -355,21 +359,28 @@ def describe_row(
         "first_ns": one.first_ns,
         **({"caches": one.caches} if one.caches else {}),
         "latency_ns": latency,
-        **times(_told_apart(one)),
-        "per_second": _rate(one, reported, samples),
-        "per_sample_ns": float(np.median(latency)) / samples if latency else None,
-        "measure": who.workload.measure,
-        **_memory(one.footprints),
-        "cpu_ns": _per(one.cpu_ns, one.runs),
-        "spin_ns": float(np.median(one.spin_ns)) if one.spin_ns else None,
-        "joules": _joules(one, energy),
-        **_device(one),
+        **times(apart),
+        "per_second": rate,
+        "per_sample_ns": None if middle is None else middle / samples,
+        "measure": workload.measure,
+        "peak_rss": worst("peak"),
+        "rss": worst("rss"),
+        "uss": worst("uss"),
+        "samples_bytes": worst("samples"),
+        "cpu_ns": one.cpu_ns / runs if runs else None,
+        "spin_ns": _median(one.spin_ns),
+        "joules": joules,
+        **device,
         "reported": reported,
         "turns": [[list(burst.latency_ns) for burst in turn] for turn in one.turns],
         "waited": [[list(burst.waited) for burst in turn] for turn in one.turns],
         "runs_each": [turn[0].runs_each if turn else 1 for turn in one.turns],
         "alike": all(burst.alike for turn in one.turns for burst in turn),
     }
+
+
+def _median(values: Sequence[int]) -> float | None:
+    return float(np.median(values)) if values else None
 
 
 def times(latency: Sequence[int]) -> dict[str, Any]:
@@ -385,52 +396,3 @@ def times(latency: Sequence[int]) -> dict[str, Any]:
         "max_ns": int(values.max()),
         **{f"{name}_ns": percentile(latency, p) for name, p in PERCENTILES.items()},
     }
-
-
-def _rate(one: TimedRow, reported: Mapping[str, Any], samples: int) -> float | None:
-    """Samples a second: as the workload counts them, else those of one caller without a pause."""
-    if reported.get("throughput_per_s") is not None:
-        return float(reported["throughput_per_s"])  # counts samples already
-    if reported.get("achieved_rate") is not None:
-        return float(reported["achieved_rate"]) * samples
-    latency = one.latency_ns
-    if not latency or one.contestant.workload.name() not in _WITHOUT_PAUSE:
-        return None
-    return samples * 1e9 / float(np.mean(latency))
-
-
-def _told_apart(one: TimedRow) -> list[int]:
-    """Return entries that are measurements of their own: one of each half of a whole block."""
-    if not one.contestant.workload.whole:
-        return one.latency_ns
-    blocks = (block.latency_ns for turn in one.turns for block in turn)
-    return [ns for entries in blocks for ns in (entries[0], entries[-1])]
-
-
-def _memory(seen: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The worst of the sets, as a limit must hold for it."""
-    uss = [one["uss"] for one in seen if one["uss"] is not None]
-    return {
-        "peak_rss": max((one["peak"] for one in seen), default=None),
-        "rss": max((one["rss"] for one in seen), default=None),
-        "uss": max(uss, default=None),
-        "samples_bytes": max((one["samples"] for one in seen), default=None),
-    }
-
-
-def _joules(one: TimedRow, energy: Energy) -> dict[str, Any]:
-    if not one.joules:
-        return {"per_run": None, "why": "; ".join(energy.why) or "no run was timed"}
-    return {"per_run": {name: _per(used, one.runs) for name, used in one.joules.items()}}
-
-
-def _device(one: TimedRow) -> dict[str, Any]:
-    """Latency without the copies, and the GPUs at work; nothing where all is in one memory."""
-    if not one.compute_ns and not one.gpus:
-        return {}
-    middle = float(np.median(one.compute_ns)) if one.compute_ns else None
-    return {"device_ns": middle, "compute_ns": one.compute_ns, "gpus": one.gpus}
-
-
-def _per(total: float, count: int) -> float | None:
-    return total / count if count else None
