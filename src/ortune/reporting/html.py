@@ -129,9 +129,22 @@ def _block(block: Block) -> str:
             keys = [_key(_BOX.format(kind), name) for kind, name in named]
             return rows.bars(block) + _legend(keys)
         case Intervals():
-            return _intervals(block)
+            shown = {one.tone for one in block.rows}
+            keys = [_key(rows.sign(tone), text) for tone, text in block.legend if tone in shown]
+            return _legend(keys) + rows.intervals(block)
         case Lines():
-            return _lines(block)
+            keys = [
+                _key(_DASH.format(canvas.line_class(block, line)), line.name)
+                for line in block.lines
+                if line.name
+            ]
+            shown = {mark.tone for mark in block.marks}
+            keys += [
+                _key(_DOT.format("mark " + canvas.mark_class(block, tone)), text)
+                for tone, text in block.legend
+                if tone in shown
+            ]
+            return _plot((canvas.lines_svg(block), canvas.lines_svg(block, canvas.NARROW)), keys)
 
 
 def _table(table: Table) -> str:
@@ -176,27 +189,6 @@ def _scatter(plot: Scatter) -> str:
     if canvas.outside(plot):
         keys.append("<span>triangles lie beyond the axes</span>")
     return _plot((canvas.scatter_svg(plot), canvas.scatter_svg(plot, canvas.NARROW)), keys)
-
-
-def _intervals(plot: Intervals) -> str:
-    shown = {one.tone for one in plot.rows}
-    keys = [_key(rows.sign(tone), text) for tone, text in plot.legend if tone in shown]
-    return _legend(keys) + rows.intervals(plot)
-
-
-def _lines(chart: Lines) -> str:
-    keys = [
-        _key(_DASH.format(canvas.line_class(chart, line)), line.name)
-        for line in chart.lines
-        if line.name
-    ]
-    shown = {mark.tone for mark in chart.marks}
-    keys += [
-        _key(_DOT.format("mark " + canvas.mark_class(chart, tone)), text)
-        for tone, text in chart.legend
-        if tone in shown
-    ]
-    return _plot((canvas.lines_svg(chart), canvas.lines_svg(chart, canvas.NARROW)), keys)
 
 
 def _plot(drawn: tuple[str, str], keys: Sequence[str]) -> str:

@@ -32,7 +32,15 @@ def bars(chart: Bars) -> str:
 
 def intervals(plot: Intervals) -> str:
     """Draw estimates with their intervals on one logarithmic axis."""
-    x = _axis(plot)
+    # Span what counts; what lost is drawn at the edge where it lies far from that.
+    kept = [one for one in plot.rows if one.tone != "lose"] or plot.rows
+    ends = [plot.reference, *(one.value for one in kept)]
+    for one in kept:
+        ends += [one.low, one.high] if _bounded(one) else []
+    low, high = min(_positive(ends)), max(_positive(ends))
+    room = max(high / low, 1.5)
+    near = [one.value for one in plot.rows if low / room <= one.value <= high * room]
+    x = spanning([low, high, *near], *_ENDS, log=True)
     at = f"{x.at(plot.reference):.2f}%"
     line = f'<line class="reference" x1="{at}" x2="{at}" y1="0" y2="100%"/>'
     rows = [
@@ -72,18 +80,6 @@ def _segments(chart: Bars, bar: Bar, x: Axis) -> Iterator[str]:
 
 def _level(start: float, stop: float) -> str:
     return f'x1="{start:.2f}%" x2="{stop:.2f}%" y1="50%" y2="50%"'
-
-
-def _axis(plot: Intervals) -> Axis:
-    """Span what counts; what lost is drawn at the edge where it lies far from that."""
-    kept = [one for one in plot.rows if one.tone != "lose"] or plot.rows
-    ends = [plot.reference, *(one.value for one in kept)]
-    for one in kept:
-        ends += [one.low, one.high] if _bounded(one) else []
-    low, high = min(_positive(ends)), max(_positive(ends))
-    room = max(high / low, 1.5)
-    near = [one.value for one in plot.rows if low / room <= one.value <= high * room]
-    return spanning([low, high, *near], *_ENDS, log=True)
 
 
 def _positive(values: Sequence[float]) -> list[float]:

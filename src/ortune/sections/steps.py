@@ -24,7 +24,16 @@ class StepsSection(Section):
             yield Heading(f"What the winning recipe did ({best.plan.recipe.name})", folded=True)
             rows = tuple(_row(edit) for edit in best.edits)
             yield Table(("step", "edits", "seconds", "note"), rows)
-        undone = _rolled_back(study)
+        # Each step and reason once, with the first recipes that it happened in.
+        found: dict[tuple[str, str], dict[str, None]] = {}
+        for trial in study.trials:
+            for edit in trial.edits:
+                if not edit.kept:
+                    found.setdefault((edit.step, edit.note), {})[trial.plan.recipe.name] = None
+        undone = tuple(
+            (step, ", ".join(list(recipes)[:3]) + (", ..." if len(recipes) > 3 else ""), note)
+            for (step, note), recipes in found.items()
+        )
         if undone:
             yield Heading("Steps that were rolled back", folded=True)
             yield Text("A step that breaks the structure, a type or the numbers is undone.")
@@ -34,16 +43,3 @@ class StepsSection(Section):
 def _row(edit: Edit) -> tuple[str, ...]:
     note = edit.note if edit.kept else f"rolled back: {edit.note}"
     return (edit.step, f"{edit.count:,}", f"{edit.seconds:.1f}", note)
-
-
-def _rolled_back(study: Study) -> tuple[tuple[str, ...], ...]:
-    """Return each step and reason once, with the first recipes that it happened in."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
-    for trial in study.trials:
-        for edit in trial.edits:
-            if not edit.kept:
-                found.setdefault((edit.step, edit.note), {})[trial.plan.recipe.name] = None
-    return tuple(
-        (step, ", ".join(list(recipes)[:3]) + (", ..." if len(recipes) > 3 else ""), note)
-        for (step, note), recipes in found.items()
-    )

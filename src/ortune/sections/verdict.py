@@ -50,7 +50,9 @@ class VerdictSection(Section):
         tried += f"; {left} {Outcome.UNTRIED}{why}." if left else "."
         yield Text(f"{tried} {_ENDS.get(study.finished, '')}".strip())
         yield from (Text(line, "warn") for line in _unconfirmed(study))
-        yield Text(_budget(study))
+        rule = f", derived: {study.job.budget_rule}" if study.job.budget_rule else ", as given"
+        parts = ", ".join(f"{number:,} {part}" for part, number in study.samples.items())
+        yield Text(f"Budget: {study.budget}{rule}." + f" Samples: {parts}." * bool(parts))
         yield from (Text(f"Not decisive: {text}.", "warn") for text in say.fallen(best.scores))
 
 
@@ -155,9 +157,3 @@ def _unconfirmed(study: Study) -> Iterable[str]:
         ends = f" ({say.span(speed)})" if speed.bounded else ", about,"
         seen = f"{trial.plan}, {say.times(speed)}{ends} when it was measured once"
         yield f"Not confirmed: {seen} (ortune pack --trial {trial.key[:8]} --unconfirmed)."
-
-
-def _budget(study: Study) -> str:
-    rule = f", derived: {study.job.budget_rule}" if study.job.budget_rule else ", as given"
-    parts = ", ".join(f"{number:,} {part}" for part, number in study.samples.items())
-    return f"Budget: {study.budget}{rule}." + f" Samples: {parts}." * bool(parts)

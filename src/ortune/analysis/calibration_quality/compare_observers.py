@@ -21,7 +21,6 @@ from ortune.analysis.calibration_quality.requests import CompareObservers
 from ortune.backends.cpu import Cpu
 from ortune.calibration import ranges_file
 from ortune.calibration.calibrate import calibrate_groups
-from ortune.core.augmentation import Augmentation
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings, OrtuneError
@@ -213,7 +212,19 @@ def run(asked: CompareObservers) -> ObserverRanking:
             time=_SECONDS,
         )
         context = prepare(request, folder, noting(notes, asked.sink))
-        calibrated = _calibrated(context, asked.samples or 0, copies, folder)
+        # What is calibrated on: the samples, and the samples with altered copies.
+        samples = asked.samples or 0
+        material = context.materials[MAIN]
+        fed, places = material.feeds, material.calibration
+        if fed is None or not places:
+            raise BadSettings(
+                "there are no samples to calibrate on", fix="give samples with --data"
+            )
+        indices = tuple(places[k] for k in spread(len(places), samples or len(places)))
+        calibrated: Calibrated = [("", fed, indices)]
+        for name, ways in copies.items():
+            more = augmenting.augment(fed, indices, ways, folder)
+            calibrated.append((name, more, range(more.count)))
         contest = _Contest(Path(asked.model), context, backend, asked.sink)
         ranked, best, by = contest.ranked(steps, calibrated)
     observed = calibrated[0][2]
@@ -233,22 +244,6 @@ def run(asked: CompareObservers) -> ObserverRanking:
 
 
 compare_observers = verb(CompareObservers, run)
-
-
-def _calibrated(
-    context: Context, samples: int, copies: Mapping[str, Sequence[Augmentation]], folder: Path
-) -> Calibrated:
-    """Return what is calibrated on: the samples, and the samples with altered copies."""
-    material = context.materials[MAIN]
-    fed, places = material.feeds, material.calibration
-    if fed is None or not places:
-        raise BadSettings("there are no samples to calibrate on", fix="give samples with --data")
-    indices = tuple(places[k] for k in spread(len(places), samples or len(places)))
-    found: Calibrated = [("", fed, indices)]
-    for name, ways in copies.items():
-        more = augmenting.augment(fed, indices, ways, folder)
-        found.append((name, more, range(more.count)))
-    return found
 
 
 class _Contest:

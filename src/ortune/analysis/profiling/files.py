@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.profile import Profile
-from ortune.core.session import Slice
 
 _PROCESS, _REGIONS, _KERNELS = 1, 1, 2
 _CLOCK_NS = 2_000
@@ -32,29 +31,10 @@ def trace(profile: Profile) -> dict[str, Any]:
     events = [_named("process_name", 0, f"{Path(profile.model).name} on {profile.backend}")]
     if not profile.parallel:
         events += [_named("thread_name", _REGIONS, "regions"), *_region_events(profile)]
-    placed = list(_tracks(profile.timeline))
-    for track in range(1 + max((track for _, _, track in placed), default=0)):
-        name = f"kernels, {track + 1}" if track else "kernels"
-        events.append(_named("thread_name", _KERNELS + track, name))
-    for one, taken_ns, track in placed:
-        kernel = profile.kernels[one.index]
-        row, left = kernel.record(1.0), ("name", "share", "op_type")
-        details = {k: v for k, v in row.items() if v not in ("", None) and k not in left}
-        place = _KERNELS + track
-        events.append(_slice(place, kernel.name, kernel.op_type, one.start_ns, taken_ns, details))
-    other = {"plain_ns": profile.plain_ns, "profiled_ns": profile.profiled_ns}
-    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
-
-
-def _tracks(slices: Iterable[Slice]) -> list[tuple[Slice, float, int]]:
-    """Give each slice a track on which slices only nest or follow each other.
-
-    Returns:
-        Slice, its time cut to what holds it, and its track.
-    """
+    # Give each slice a track on which slices only nest or follow each other.
     tracks: list[list[float]] = []
     found = []
-    for one in sorted(slices, key=lambda one: (one.start_ns, -one.kernel_ns)):
+    for one in sorted(profile.timeline, key=lambda one: (one.start_ns, -one.kernel_ns)):
         end = one.start_ns + one.kernel_ns
         for ends in tracks:
             while ends and ends[-1] <= one.start_ns:
@@ -67,7 +47,18 @@ def _tracks(slices: Iterable[Slice]) -> list[tuple[Slice, float, int]]:
         end = min([end, *ends[-1:]])
         ends.append(end)
         found.append((one, end - one.start_ns, track))
-    return found
+    placed = list(found)
+    for track in range(1 + max((track for _, _, track in placed), default=0)):
+        name = f"kernels, {track + 1}" if track else "kernels"
+        events.append(_named("thread_name", _KERNELS + track, name))
+    for one, taken_ns, track in placed:
+        kernel = profile.kernels[one.index]
+        row, left = kernel.record(1.0), ("name", "share", "op_type")
+        details = {k: v for k, v in row.items() if v not in ("", None) and k not in left}
+        place = _KERNELS + track
+        events.append(_slice(place, kernel.name, kernel.op_type, one.start_ns, taken_ns, details))
+    other = {"plain_ns": profile.plain_ns, "profiled_ns": profile.profiled_ns}
+    return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
 
 
 def _region_events(profile: Profile) -> list[dict[str, Any]]:

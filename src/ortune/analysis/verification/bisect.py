@@ -279,30 +279,7 @@ class _Search:
                 low, before = middle, score
         if not names:
             return _noted(known, "the two models have no tensor in common but their inputs")
-        return self._found(known, models, names[:high], before, after)
-
-    def _hybrid(self, models: Hybrids, taken: Sequence[str]) -> Score | None:
-        try:
-            return self._scored(models.mixed(taken))
-        except OrtuneError:
-            return None
-
-    def _scored(self, model: ir.Model) -> Score | None:
-        path = file.save(model, self._work / "mixed.onnx", durable=False)
-        try:
-            return self.score(path)
-        finally:
-            path.unlink(missing_ok=True)
-            path.with_name(f"{path.name}.data").unlink(missing_ok=True)
-
-    def _found(
-        self,
-        known: Bisection,
-        models: Hybrids,
-        taken: Sequence[str],
-        before: Score,
-        after: Score | None,
-    ) -> Bisection:
+        taken = names[:high]
         tensor = taken[-1]
         region = models.region(tensor, taken[:-1])
         alone = None
@@ -325,6 +302,20 @@ class _Search:
             folder=folder,
             piece_db=piece_db,
         )
+
+    def _hybrid(self, models: Hybrids, taken: Sequence[str]) -> Score | None:
+        try:
+            return self._scored(models.mixed(taken))
+        except OrtuneError:
+            return None
+
+    def _scored(self, model: ir.Model) -> Score | None:
+        path = file.save(model, self._work / "mixed.onnx", durable=False)
+        try:
+            return self.score(path)
+        finally:
+            path.unlink(missing_ok=True)
+            path.with_name(f"{path.name}.data").unlink(missing_ok=True)
 
     def _written(self, models: Hybrids, region: CommonRegion) -> tuple[Path | None, float | None]:
         """Write the two small models with what they take; return the SNR between them."""
