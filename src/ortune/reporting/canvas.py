@@ -1,4 +1,4 @@
-"""Plots as inline SVG without a script, colours from the page: scatter plots and line charts."""
+"""Scatter plots and line charts as inline SVG: no script, colours from the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time models on backends side by side in one interleaved run, in a frame of yours or alone."""
+"""Time models on backends side by side in one interleaved run, alone or in a frame."""
 
 from __future__ import annotations
 

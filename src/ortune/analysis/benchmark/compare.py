@@ -1,4 +1,4 @@
-"""Saved runs of `bench` and `loadtest` against each other, for readers and continuous integration.
+"""Saved runs of `bench` and `loadtest` against each other, for readers and CI.
 
 What a file must hold, whoever wrote it: an object with ``rows``, a list of objects with ``model``
 and ``backend`` (texts), and the times of a row in nanoseconds, as ``turns`` (a list of sets of
