@@ -18,7 +18,7 @@ from ortune.core.request import request
 from ortune.core.wording import count
 
 if TYPE_CHECKING:
-    from ortune.analysis.benchmark.result import BenchResult, SelfCheck, Winner
+    from ortune.analysis.benchmark.interleave import BenchResult, SelfCheck, Winner
     from ortune.core.trial import Interval
 
 _DROPPED = ("p90 ms>", "CPU ms>", "size>", "peak MB>", "runs/s>", "samples/s>")

@@ -11,8 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ortune.analysis.benchmark.interleave import times
-from ortune.analysis.benchmark.result import NoiseVerdict
+from ortune.analysis.benchmark.interleave import NoiseVerdict, times
 from ortune.core.errors import BadData
 from ortune.core.event import Progress
 from ortune.core.hardware.cpus import effective_cpus

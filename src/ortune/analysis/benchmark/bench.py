@@ -13,15 +13,18 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, cast
 
 from ortune.analysis.benchmark.interleave import (
+    PER_FRAME,
+    BenchResult,
     Contestant,
+    Pipeline,
     Ratios,
     TimedRow,
     contest,
     describe_row,
     pairs,
+    result,
 )
 from ortune.analysis.benchmark.requests import Bench
-from ortune.analysis.benchmark.result import PER_FRAME, BenchResult, Pipeline, result
 from ortune.backends.cpu import Cpu
 from ortune.core import custom_ops
 from ortune.core.backend import Backend, GraphLevel, graph_level

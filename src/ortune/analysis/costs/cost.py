@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, TypeAlias
 
-from ortune.analysis.benchmark.result import PER_FRAME
+from ortune.analysis.benchmark.interleave import PER_FRAME
 from ortune.analysis.costs.requests import (
     MONTH_DAYS,
     Cost,

@@ -18,9 +18,14 @@ from rich.console import Console
 import ortune as ot
 from ortune.analysis.benchmark import bench as benching
 from ortune.analysis.benchmark.bench import race
-from ortune.analysis.benchmark.interleave import Contestant, TimedRow, describe_row
+from ortune.analysis.benchmark.interleave import (
+    BenchResult,
+    Contestant,
+    TimedRow,
+    describe_row,
+    result,
+)
 from ortune.analysis.benchmark.requests import Bench
-from ortune.analysis.benchmark.result import BenchResult, result
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
 from ortune.cli import bench as bench_verb

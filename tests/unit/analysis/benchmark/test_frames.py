@@ -13,7 +13,7 @@ from tests.unit.studies import MODEL, write_model
 
 import ortune as ot
 from ortune.analysis.benchmark.frame_worker import CallLog, framing
-from ortune.analysis.benchmark.result import PER_FRAME
+from ortune.analysis.benchmark.interleave import PER_FRAME
 from ortune.cli.main import main
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.engine.load import load
