@@ -220,7 +220,6 @@ def _show_ranking(found: ObserverRanking) -> None:
 
 
 def _line(row: ObserverScore) -> tuple[str, ...]:
-
     copies = f"samples and {row.augment}" if row.augment else "samples"
     score = row.score
     if score is None:

@@ -41,7 +41,6 @@ def command(asked: Verify) -> int:
 
 
 def _show(found: Comparison, bisect: bool) -> None:
-
     made_up = "made-up " if found.synthetic else ""
     rule = f" ({found.rule})" if found.rule else ""
     table(

@@ -73,7 +73,6 @@ def check_options(asked: Convert) -> None:
 
 def advice(asked: Convert) -> Sequence[Note]:
     """Return what a person should know about the file that they asked for."""
-
     found = []
     if asked.level == "all" and not asked.portable:
         found.append(
@@ -114,7 +113,6 @@ def check_result(
     Raises:
         OrtuneError: It is not what was ordered, or is for the CPU and does not run there.
     """
-
     found = facts(file.load(path))
     check_types(asked, found)
     check_target(asked, path)
@@ -183,7 +181,6 @@ def _compared(
     model: Path, path: Path, feeds: Feeds | None, backend: Backend
 ) -> list[dict[str, object]]:
     """Score the result against the source on a few samples; empty when nothing can be run."""
-
     if feeds is None:
         return []
     stream = Stream(feeds.stream)

@@ -193,9 +193,8 @@ def checker(precision: str | None, custom_ops: tuple[str, ...] = ()) -> Cpu | Op
     """Return where a file of this precision is loaded and compared.
 
     onnxruntime's CPU provider has no bfloat16 products, and its integer rewrites, from level
-    extended on, refuse_precision float8.
+    extended on, refuse float8.
     """
-
     match precision:
         case "bf16":
             return Openvino(precision="f32")
@@ -222,14 +221,12 @@ def refuse_format(form: str | None, precision: str | None, *, static: bool) -> N
 
 def add_format_step(steps: Sequence[Step], form: str | None) -> tuple[Step, ...]:
     """Return the steps, with the one that rewrites to the form at the end."""
-
     last = (catalog.load(Quantizer, "qoperator")(),) if form == "qoperator" else ()
     return (*steps, *last)
 
 
 def warn_of_saturation(path: Path, before: Path, sink: Sink) -> None:
     """Say where the integers of a new model saturate that its source did not have."""
-
     old = {layer.node for layer in saturable(file.load(before)) if layer.risky}
     layers = saturable(file.load(path))
     risky = [layer for layer in layers if layer.risky]
@@ -358,7 +355,6 @@ def folds(asked: ConversionRequest) -> list[Transform]:
 
 
 def _preprocess(path: Path, size: tuple[int, int] | None) -> Transform:
-
     if not path.is_file():
         raise BadData(f"{path} is not there", fix="give a preprocess.toml, as for --data")
     given = preprocess.read(path)
@@ -377,7 +373,6 @@ def _preprocess(path: Path, size: tuple[int, int] | None) -> Transform:
 
 
 def _postprocess(text: str) -> Transform:
-
     found = _CALL.fullmatch(text)
     if found is None:
         raise BadSettings(
@@ -393,7 +388,6 @@ def make(asked: Convert, given: ConversionData, folder: Path) -> Built:
     Raises:
         OrtuneError: The model has nothing to convert, or the runtime does not take the result.
     """
-
     model, sink = Path(asked.model), asked.sink
     found = facts(file.load(model))
     check_source(asked, found)
@@ -440,7 +434,6 @@ def make(asked: Convert, given: ConversionData, folder: Path) -> Built:
 
 def rewrites(level: str, found: Facts) -> tuple[Step, ...]:
     """Return the exact steps of a level: none, folding, or all that apply."""
-
     if level == "disabled":
         return ()
     steps = clean(found).steps
@@ -450,7 +443,7 @@ def rewrites(level: str, found: Facts) -> tuple[Step, ...]:
 
 
 def quantizers(asked: Convert) -> tuple[Step, ...]:
-    """Return the lossy steps of an asked."""
+    """Return the lossy steps that a request asks for."""
     if asked.precision is None:
         return add_format_step((), asked.format)
     if asked.precision not in CALIBRATED:
@@ -485,7 +478,6 @@ def _other(asked: Convert) -> Step:
 
 
 def _quantizer(name: str, **fields: object) -> Step:
-
     return codec.build(catalog.load(Quantizer, name), fields)
 
 
