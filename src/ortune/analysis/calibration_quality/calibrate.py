@@ -340,7 +340,7 @@ class Calibration(TableResult):
 
 def run(asked: Calibrate) -> Calibration:
     """Observe the tensors that a quantizer asks for, over all samples and over parts of them."""
-    # What will be written.
+    # Refuse outputs that may not be written, and two of one name.
     tensorrt_cache.number(asked.tensorrt_version)
     out, cache = (
         None if path is None else free(path, asked.force, asked.model)
