@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
@@ -41,10 +39,9 @@ def taken_attributes(node: ir.Node, op: str) -> dict[str, ir.Attr] | None:
     """
     known = TAKEN[op].split()
     for name, held in node.attributes.items():
-        if name not in known and (held.is_ref() or not _neutral(name, held.value)):
+        if name not in known and (
+            held.is_ref()
+            or not (name in _NEUTRAL and bool(np.all(np.equal(held.value, _NEUTRAL[name]))))
+        ):
             return None
     return {name: held for name, held in node.attributes.items() if name in known}
-
-
-def _neutral(name: str, value: Any) -> bool:
-    return name in _NEUTRAL and bool(np.all(np.equal(value, _NEUTRAL[name])))

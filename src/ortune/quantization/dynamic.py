@@ -56,7 +56,23 @@ class Dynamic:
             case "LSTM" if not node.domain:
                 return self._lstm(node)
             case "Attention" if node.domain == MICROSOFT:
-                return self._attention(node)
+                inputs: list[ir.Value | None] = [*node.inputs, *[None] * (7 - len(node.inputs))]
+                x, weight, bias, mask, past, *more = inputs
+                array = edit.const_array(weight)
+                attributes = taken_attributes(node, "QAttention")
+                if array is None or array.dtype != np.float32 or x is None or bias is None:
+                    return False
+                if attributes is None or any(more):
+                    self.refused.append(node)
+                    return False
+                rounded, grid, stem = self._round(node, x), self._grid(array, 1), str(node.name)
+                integers, scale, zero = self._constants(
+                    f"{stem}_weight", grid.quantize(array), grid.scale, grid.zero
+                )
+                values, step, middle = rounded
+                weights = [values, integers, bias, step, scale]
+                self._fused(node, "QAttention", [*weights, mask, middle, zero, past], attributes)
+                return True
             case "Conv" | "MatMul" | "Gemm":
                 found = next(layers([node], (node.op_type,)), None)
                 if found is None:
@@ -116,37 +132,15 @@ class Dynamic:
         """
         key = (letter, hashlib.sha256(array.tobytes()).digest())
         if key not in self._same:
-            self._same[key] = self._new_gates(stem, array, letter)
+            directions, gates, _ = array.shape
+            rows = directions * gates if self._per_channel else directions
+            flat = array.reshape(rows, -1)
+            grid = grids.weight_grid(flat, 0, self._kind, reduce_range=self._reduce_range)
+            steps = (directions, gates) if self._per_channel else (directions,)
+            integers = grid.quantize(flat).reshape(array.shape).transpose(0, 2, 1)
+            scale, zero = grid.scale.reshape(steps), grid.zero.reshape(steps)
+            self._same[key] = self._constants(f"{stem}_{letter}", integers, scale, zero)
         return self._same[key]
-
-    def _new_gates(self, stem: str, array: NDArray[Any], letter: str) -> Held:
-        directions, gates, _ = array.shape
-        rows = directions * gates if self._per_channel else directions
-        flat = array.reshape(rows, -1)
-        grid = grids.weight_grid(flat, 0, self._kind, reduce_range=self._reduce_range)
-        steps = (directions, gates) if self._per_channel else (directions,)
-        integers = grid.quantize(flat).reshape(array.shape).transpose(0, 2, 1)
-        scale, zero = grid.scale.reshape(steps), grid.zero.reshape(steps)
-        return self._constants(f"{stem}_{letter}", integers, scale, zero)
-
-    def _attention(self, node: ir.Node) -> bool:
-        inputs: list[ir.Value | None] = [*node.inputs, *[None] * (7 - len(node.inputs))]
-        x, weight, bias, mask, past, *more = inputs
-        array = edit.const_array(weight)
-        attributes = taken_attributes(node, "QAttention")
-        if array is None or array.dtype != np.float32 or x is None or bias is None:
-            return False
-        if attributes is None or any(more):
-            self.refused.append(node)
-            return False
-        rounded, grid, stem = self._round(node, x), self._grid(array, 1), str(node.name)
-        integers, scale, zero = self._constants(
-            f"{stem}_weight", grid.quantize(array), grid.scale, grid.zero
-        )
-        values, step, middle = rounded
-        weights = [values, integers, bias, step, scale]
-        self._fused(node, "QAttention", [*weights, mask, middle, zero, past], attributes)
-        return True
 
     def _fused(
         self,

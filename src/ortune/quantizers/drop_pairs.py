@@ -103,18 +103,14 @@ class DropPairs(Quantizer):
             return True
         after = qdq.readers(node.outputs[0])
         if len(after) != 1 or after[0].op_type != "QuantizeLinear":
-            return self._before_activation(node, after)
+            # A Relu or Clip between a layer and its pair is fused too.
+            readers = list(after)
+            if node.op_type not in ("Conv", "Add", "Gemm") or len(readers) != 1:
+                return False
+            behind = qdq.readers(readers[0].outputs[0])
+            clipped = readers[0].op_type in ("Relu", "Clip")
+            return clipped and len(behind) == 1 and behind[0].op_type == "QuantizeLinear"
         return node.op_type not in _SAME_GRID or _kept(floats[0], after[0])
-
-    @staticmethod
-    def _before_activation(node: ir.Node, after: Iterable[ir.Node]) -> bool:
-        """A Relu or Clip between a layer and its pair is fused too."""
-        readers = list(after)
-        if node.op_type not in ("Conv", "Add", "Gemm") or len(readers) != 1:
-            return False
-        behind = qdq.readers(readers[0].outputs[0])
-        clipped = readers[0].op_type in ("Relu", "Clip")
-        return clipped and len(behind) == 1 and behind[0].op_type == "QuantizeLinear"
 
 
 def _kept(value: ir.Value, after: ir.Node) -> bool:

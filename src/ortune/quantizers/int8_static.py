@@ -211,7 +211,9 @@ class Int8Static(Quantizer):
 
     def apply(self, model: ir.Model, ranges: Ranges) -> int:
         self._prepare(model)
-        self._widen(model)
+        # Join groups of convolutions; not before the accuracy kit has seen their weights.
+        if self.target == "cpu" and "Conv" in self._ops():
+            widen(model, self.exclude)
         placements, scope = self._place(model, ranges)
         layers = [layer for placement in placements for layer in placement.layers]
         scopes.note(model, scope.why, len(layers))
@@ -275,11 +277,6 @@ class Int8Static(Quantizer):
     def _prepare(self, model: ir.Model) -> None:
         to_split = self.upsample and "ConvTranspose" not in self._ops()
         prepare(model, self.target, self.exclude, split=to_split, spread=self.upsample)
-
-    def _widen(self, model: ir.Model) -> None:
-        """Join groups of convolutions; not before the accuracy kit has seen their weights."""
-        if self.target == "cpu" and "Conv" in self._ops():
-            widen(model, self.exclude)
 
     def _place(
         self, model: ir.Model, ranges: Ranges | None

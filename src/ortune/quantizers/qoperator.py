@@ -12,7 +12,7 @@ from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
-from ortune.quantization.qdq.qoperators import Operators, Taken
+from ortune.quantization.qdq.qoperators import Operators
 from ortune.quantization.replace import stand_in
 
 
@@ -38,7 +38,15 @@ class Qoperator(Quantizer):
             for node in list(graph):
                 taken = operators.take(node) if node.graph is graph else None
                 if taken is not None:
-                    _put(editor, node, taken)
+                    made = editor.node(
+                        taken.op,
+                        taken.inputs,
+                        taken.attributes,
+                        name=f"{node.name}_{taken.op}",
+                        domain=MICROSOFT if taken.foreign else "",
+                    )
+                    edit.insert_before(node, made)
+                    stand_in(taken.last.outputs[0], made.outputs[0])
                     foreign = foreign or taken.foreign
                     count += 1
         if not count:
@@ -49,16 +57,3 @@ class Qoperator(Quantizer):
         if foreign:
             model.opset_imports.setdefault(MICROSOFT, 1)
         return count
-
-
-def _put(editor: edit.Editor, node: ir.Node, taken: Taken) -> None:
-    """Put the operator in the place of the node and of what it takes over behind it."""
-    made = editor.node(
-        taken.op,
-        taken.inputs,
-        taken.attributes,
-        name=f"{node.name}_{taken.op}",
-        domain=MICROSOFT if taken.foreign else "",
-    )
-    edit.insert_before(node, made)
-    stand_in(taken.last.outputs[0], made.outputs[0])

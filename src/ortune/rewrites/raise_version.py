@@ -107,7 +107,26 @@ def _converted(
         together.MergeFrom(part)
     together.name = "all"
     try:
-        return _apart(_call(together, old, new), parts)
+        whole = _call(together, old, new)
+        makers = {name: i for i, node in enumerate(whole.node) for name in node.output if name}
+        held = {tensor.name: tensor for tensor in whole.initializer}
+        found = []
+        for part in parts:
+            picked: set[int] = set()
+            read: set[str] = set()
+            todo = [value.name for value in part.output]
+            while todo:
+                name = todo.pop()
+                read.add(name)
+                index = makers.get(name)
+                if index is not None and index not in picked:
+                    picked.add(index)
+                    todo += whole.node[index].input
+            cut = onnx.GraphProto(name="one", input=part.input, output=part.output)
+            cut.node.extend(whole.node[index] for index in sorted(picked))
+            cut.initializer.extend(held[name] for name in sorted(read) if name in held)
+            found.append(cut)
+        return found
     except Exception:  # the converter raises what its C++ code happens to; see who is to blame
         for node, part in zip(nodes, parts, strict=True):
             try:
@@ -122,29 +141,6 @@ def _call(graph: onnx.GraphProto, old: int, new: int) -> onnx.GraphProto:
     model.opset_import.add(domain="", version=old)
     result: onnx.GraphProto = version_converter.convert_version(model, new).graph
     return result
-
-
-def _apart(whole: onnx.GraphProto, parts: Sequence[onnx.GraphProto]) -> list[onnx.GraphProto]:
-    """Cut the converted graph into what became of each part."""
-    makers = {name: i for i, node in enumerate(whole.node) for name in node.output if name}
-    held = {tensor.name: tensor for tensor in whole.initializer}
-    found = []
-    for part in parts:
-        picked: set[int] = set()
-        read: set[str] = set()
-        todo = [value.name for value in part.output]
-        while todo:
-            name = todo.pop()
-            read.add(name)
-            index = makers.get(name)
-            if index is not None and index not in picked:
-                picked.add(index)
-                todo += whole.node[index].input
-        cut = onnx.GraphProto(name="one", input=part.input, output=part.output)
-        cut.node.extend(whole.node[index] for index in sorted(picked))
-        cut.initializer.extend(held[name] for name in sorted(read) if name in held)
-        found.append(cut)
-    return found
 
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)

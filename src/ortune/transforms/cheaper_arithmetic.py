@@ -65,26 +65,22 @@ def _cheaper(model: ir.Model, node: ir.Node, editor: Editor) -> int:
         refuse(model, node, WIDENS)
         return 0
     if node.op_type == "Pow":
-        return _power(model, editor, node, x, given)
+        nodes = frozenset((node,))
+        if given == 2.0:
+            return put(model, editor, Site((x, x), nodes, node), "Mul")
+        if given == 0.5:
+            return put(model, editor, Site((x,), nodes, node), "Sqrt")
+        if given == -0.5 and node.graph is not None:
+            root = editor.node("Sqrt", [x], name=f"{node.name}_root")
+            root.outputs[0].type, root.outputs[0].shape = x.type, x.shape
+            node.graph.insert_before(node, root)
+            x = root.outputs[0]
+        return put(model, editor, Site((x,), nodes, node), "Reciprocal")
     inverse = editor.constant(f"{node.name}_inverse", np.array(1 / given, x.dtype.numpy()))
     return put(model, editor, Site((x, inverse), frozenset((node,)), node), "Mul")
 
 
 _POWERS = (2.0, 0.5, -1.0, -0.5)
-
-
-def _power(model: ir.Model, editor: Editor, node: ir.Node, x: ir.Value, exponent: float) -> int:
-    nodes = frozenset((node,))
-    if exponent == 2.0:
-        return put(model, editor, Site((x, x), nodes, node), "Mul")
-    if exponent == 0.5:
-        return put(model, editor, Site((x,), nodes, node), "Sqrt")
-    if exponent == -0.5 and node.graph is not None:
-        root = editor.node("Sqrt", [x], name=f"{node.name}_root")
-        root.outputs[0].type, root.outputs[0].shape = x.type, x.shape
-        node.graph.insert_before(node, root)
-        x = root.outputs[0]
-    return put(model, editor, Site((x,), nodes, node), "Reciprocal")
 
 
 def _is_power_of_two(value: float) -> bool:

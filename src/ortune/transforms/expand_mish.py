@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import onnx_ir as ir
 
 from ortune.core.backend import Backend
@@ -71,11 +70,7 @@ def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:
     if x is None or x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
         refuse(model, last, NO_KERNEL)
         return 0
-    _write(x, x.dtype.numpy(), last, editor)
-    return 1
-
-
-def _write(x: ir.Value, dtype: np.dtype, last: ir.Node, editor: Editor) -> None:
+    dtype = x.dtype.numpy()
     chain = Chain(editor, last.name or "mish")
     limit, two = (chain.constant(n, v, dtype) for n, v in (("limit", _LIMIT), ("two", 2.0)))
     t = chain.add("Exp", chain.add("Min", x, limit))
@@ -84,3 +79,4 @@ def _write(x: ir.Value, dtype: np.dtype, last: ir.Node, editor: Editor) -> None:
     for made in chain.nodes:
         made.outputs[0].type, made.outputs[0].shape = x.type, x.shape
     replace(last, *chain.nodes)
+    return 1

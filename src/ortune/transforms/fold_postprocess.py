@@ -69,7 +69,11 @@ class FoldPostprocess(Transform):
         def turned(array: NDArray[Any]) -> _Arrays:
             match self.give:
                 case "softmax":
-                    return {name: _softmax(array, axis)}
+                    powers = np.exp(array.astype(np.float64) - array.max(axis, keepdims=True))
+                    found: NDArray[Any] = (powers / powers.sum(axis, keepdims=True)).astype(
+                        array.dtype
+                    )
+                    return {name: found}
                 case "argmax":
                     return {name: array.argmax(axis)}
                 case "top-k":
@@ -181,21 +185,18 @@ class FoldPostprocess(Transform):
         if value.is_graph_input() or value.is_initializer() or names.count(str(value.name)) > 1:
             raise BadModel(f"output '{value.name}' is not computed", fix="choose another output")
         if self.give == "top-k":
-            self._check_k(value, names)
+            classes = (spec.shape_of(value) or ())[self._axis(value)]
+            if self.k < 1 or (isinstance(classes, int) and self.k > classes):
+                raise BadSettings(
+                    f"the {self.k} largest of {classes} along axis {self._axis(value)} of "
+                    f"'{value.name}'",
+                    fix="set k to 1 or more"
+                    if self.k < 1
+                    else "set k to less, or axis to that of the classes",
+                )
+            if f"{value.name}_indices" in names:
+                raise BadModel(f"there is an output '{value.name}_indices'", fix="rename it first")
         return value
-
-    def _check_k(self, value: ir.Value, names: list[str]) -> None:
-        classes = (spec.shape_of(value) or ())[self._axis(value)]
-        if self.k < 1 or (isinstance(classes, int) and self.k > classes):
-            raise BadSettings(
-                f"the {self.k} largest of {classes} along axis {self._axis(value)} of "
-                f"'{value.name}'",
-                fix="set k to 1 or more"
-                if self.k < 1
-                else "set k to less, or axis to that of the classes",
-            )
-        if f"{value.name}_indices" in names:
-            raise BadModel(f"there is an output '{value.name}_indices'", fix="rename it first")
 
     def _axis(self, value: ir.Value) -> int:
         rank = len(spec.shape_of(value) or ())
@@ -226,13 +227,6 @@ class _FoldedAnswers(Bridge):
         for name, array in answers[0].items():
             found |= self._turned(array) if name == self._name else {name: np.asarray(array)}
         return found
-
-
-def _softmax(array: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Return exp(x) over its sum along an axis."""
-    powers = np.exp(array.astype(np.float64) - array.max(axis, keepdims=True))
-    found: NDArray[Any] = (powers / powers.sum(axis, keepdims=True)).astype(array.dtype)
-    return found
 
 
 def _top(array: NDArray[Any], k: int, axis: int) -> tuple[NDArray[Any], NDArray[np.int64]]:

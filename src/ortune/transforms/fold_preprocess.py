@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import onnx_ir as ir
 
 from ortune.core import preprocess, wording
-from ortune.core.errors import BadModel, BadSettings, OrtuneError
+from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins import codec
 from ortune.core.plugins.bounds import ANY, Bounds
 from ortune.core.preprocess import Interpolation, Preprocess, Size
@@ -92,10 +92,18 @@ class FoldPreprocess(Transform):
             edit.note(model, f"raised to opset {version}")
             value = self._value(model)
         graph, name = model.graph, value.name
+        shape = list(spec.shape_of(value) or ())
+        if picture.settings.layout == "NCHW":
+            shape = [*shape[:-3], *shape[-2:], shape[-3]]
+        shape[-1] = picture.settings.depth
+        if picture.size is not None:
+            shape[-3:-1] = picture.size
+        elif picture.settings.resize is not None or picture.settings.crop is not None:
+            shape[-3:-1] = ["picture_height", "picture_width"]
         taken = ir.Value(
             name=name,
             type=ir.TensorType(ir.DataType.UINT8),
-            shape=ir.Shape(_shape(value, picture)),
+            shape=ir.Shape(shape),
         )
         chain = Chain(edit.Editor(graph), f"{name}_folded")
         made = write(chain, taken, picture, only_readers(value))
@@ -179,7 +187,11 @@ def _check(picture: Picture, shape: tuple[int | str | None, ...], name: str) -> 
         made = (settings.resize, settings.resize)  # a square picture, at least, must fit
     for got, wanted in zip(made or (), dims, strict=False):
         if isinstance(wanted, int) and got != wanted:
-            raise _sizes(name, made, dims)
+            height, width = made or (0, 0)
+            raise BadSettings(
+                f"pictures become {height}x{width}, and input '{name}' takes {dims[0]}x{dims[1]}",
+                fix=f"set resize = [{dims[0]}, {dims[1]}], or crop to it",
+            )
     whole = picture.target
     if settings.crop is not None and whole is not None:
         cut = preprocess.both(settings.crop)
@@ -188,23 +200,3 @@ def _check(picture: Picture, shape: tuple[int | str | None, ...], name: str) -> 
                 f"a crop of {cut[0]}x{cut[1]} from pictures of {whole[0]}x{whole[1]}",
                 fix="resize to more first, or crop less",
             )
-
-
-def _sizes(name: str, made: tuple[int, int] | None, dims: tuple[object, ...]) -> OrtuneError:
-    height, width = made or (0, 0)
-    return BadSettings(
-        f"pictures become {height}x{width}, and input '{name}' takes {dims[0]}x{dims[1]}",
-        fix=f"set resize = [{dims[0]}, {dims[1]}], or crop to it",
-    )
-
-
-def _shape(value: ir.Value, picture: Picture) -> list[int | str | None]:
-    shape = list(spec.shape_of(value) or ())
-    if picture.settings.layout == "NCHW":
-        shape = [*shape[:-3], *shape[-2:], shape[-3]]
-    shape[-1] = picture.settings.depth
-    if picture.size is not None:
-        shape[-3:-1] = picture.size
-    elif picture.settings.resize is not None or picture.settings.crop is not None:
-        shape[-3:-1] = ["picture_height", "picture_width"]
-    return shape

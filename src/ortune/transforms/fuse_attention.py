@@ -99,7 +99,51 @@ def _try(softmax: ir.Node, writer: _Writer) -> int:
         core = find(softmax)
         if core is None:
             return 0
-        _write(core, writer)
+        parts, at = _parts(core), core.product
+        if core.scale * parts.query.scale * parts.key.scale <= 0:
+            raise NotFusable("its scale is not positive")
+        size, last = parts.sizes
+        flat = [
+            writer.flattener.flat(parts.query, parts.count, size, at),
+            writer.flattener.flat(parts.key, parts.few, size, at),
+            writer.flattener.flat(parts.value, parts.few, last, at),
+        ]
+        past = [one for one in (parts.key.past, parts.value.past) if one is not None]
+        plain = size == last and parts.few == parts.count
+        contrib = bool(past) and plain and not (core.guarded and infinite(core.masks))
+        keys = (core.value, 2)
+        guarded, zeroes = core.guarded, not contrib
+        mask = writer.masks.one(core.masks, flat[0], keys, at, guarded=guarded, zeroes=zeroes)
+        scaled = {"scale": core.scale * parts.query.scale * parts.key.scale}
+        if contrib:
+            heads_of = {"num_heads": parts.count}
+            op, domain, inputs = (
+                "MultiHeadAttention",
+                "com.microsoft",
+                [*flat, None, None, mask, *past],
+            )
+        else:
+            heads_of = {"q_num_heads": parts.count, "kv_num_heads": parts.few}
+            op, domain = "Attention", ""
+            inputs = [*flat, *([mask] if mask is not None or past else []), *past]
+        node = writer.editor.node(
+            op,
+            inputs,
+            heads_of | scaled,
+            name=f"{at.name}_attention",
+            domain=domain,
+            outputs=3 if past else 1,
+        )
+        if contrib:
+            writer.model.opset_imports.setdefault(domain, 1)
+        made = node.outputs[0]
+        made.type = core.query.type
+        batch, length = (shape_of(core.query) or (None,) * 3)[0:3:2]
+        made.shape = ir.Shape([batch, length, parts.count * last])
+        edit.insert_before(at, node)
+        _merge(core, made, parts, writer)
+        if past:
+            _present(parts, node, writer)
     except NotFusable as why:
         edit.refuse(writer.model, softmax, f"attention: {why}")
         return 0
@@ -146,54 +190,6 @@ def _parts(core: Core) -> _Parts:
 
 def _whole(one: Heads) -> Heads:
     return one if one.past is None or one.joined is None else Heads(one.joined, one.scale)
-
-
-def _write(core: Core, writer: _Writer) -> None:
-    parts, at = _parts(core), core.product
-    if core.scale * parts.query.scale * parts.key.scale <= 0:
-        raise NotFusable("its scale is not positive")
-    size, last = parts.sizes
-    flat = [
-        writer.flattener.flat(parts.query, parts.count, size, at),
-        writer.flattener.flat(parts.key, parts.few, size, at),
-        writer.flattener.flat(parts.value, parts.few, last, at),
-    ]
-    past = [one for one in (parts.key.past, parts.value.past) if one is not None]
-    plain = size == last and parts.few == parts.count
-    contrib = bool(past) and plain and not (core.guarded and infinite(core.masks))
-    keys = (core.value, 2)
-    guarded, zeroes = core.guarded, not contrib
-    mask = writer.masks.one(core.masks, flat[0], keys, at, guarded=guarded, zeroes=zeroes)
-    scaled = {"scale": core.scale * parts.query.scale * parts.key.scale}
-    if contrib:
-        heads_of = {"num_heads": parts.count}
-        op, domain, inputs = (
-            "MultiHeadAttention",
-            "com.microsoft",
-            [*flat, None, None, mask, *past],
-        )
-    else:
-        heads_of = {"q_num_heads": parts.count, "kv_num_heads": parts.few}
-        op, domain = "Attention", ""
-        inputs = [*flat, *([mask] if mask is not None or past else []), *past]
-    node = writer.editor.node(
-        op,
-        inputs,
-        heads_of | scaled,
-        name=f"{at.name}_attention",
-        domain=domain,
-        outputs=3 if past else 1,
-    )
-    if contrib:
-        writer.model.opset_imports.setdefault(domain, 1)
-    made = node.outputs[0]
-    made.type = core.query.type
-    batch, length = (shape_of(core.query) or (None,) * 3)[0:3:2]
-    made.shape = ir.Shape([batch, length, parts.count * last])
-    edit.insert_before(at, node)
-    _merge(core, made, parts, writer)
-    if past:
-        _present(parts, node, writer)
 
 
 def _present(parts: _Parts, node: ir.Node, writer: _Writer) -> None:

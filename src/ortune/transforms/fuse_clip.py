@@ -13,7 +13,7 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph.edit import Editor, refuse
 from ortune.rewrites.formulas.formula import Site, at_each, put
-from ortune.rewrites.simplify.clamps import Clamp, chain, clamp
+from ortune.rewrites.simplify.clamps import chain, clamp
 
 _OLDEST = 6
 """Before this opset Clip and Relu took what is an attribute of no use since."""
@@ -71,13 +71,6 @@ def _fuse(model: ir.Model, last: ir.Node, editor: Editor) -> int:
         if dtype is not None and dtype.is_floating_point():
             refuse(model, last, "this float type has no Clip everywhere")
         return 0
-    return _put(model, editor, found, last, dtype)
-
-
-_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
-
-
-def _put(model: ir.Model, editor: Editor, found: Clamp, last: ir.Node, dtype: ir.DataType) -> int:
     nodes = frozenset(found.nodes)
     if found.low == 0.0 and found.high == math.inf:
         return put(model, editor, Site((found.source,), nodes, last), "Relu")
@@ -89,3 +82,6 @@ def _put(model: ir.Model, editor: Editor, found: Clamp, last: ir.Node, dtype: ir
         for name, bound in (("min", found.low), ("max", found.high))
     ]
     return put(model, editor, Site((found.source, *bounds), nodes, last), "Clip")
+
+
+_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)

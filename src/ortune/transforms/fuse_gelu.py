@@ -88,7 +88,9 @@ def _erf_argument(value: ir.Value) -> Iterator[tuple[ir.Value, tuple[ir.Node, ..
 
 def _tanh_argument(value: ir.Value) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...]]]:
     """k (x + c x^3) or k x (1 + c x x), with k = sqrt(2 / pi) and c = 0.044715."""
-    for add in _sums(value):
+    # The sum among the factors, which is not taken apart itself.
+    found = (maker(one, "Add", "Sum") for one in product(value, ()).factors)
+    for add in [node for node in found if node is not None and len(node.inputs) == 2]:
         total = add.outputs[0]
         outer = product(value, [total])
         for one, two in (add.inputs, tuple(reversed(add.inputs))):
@@ -101,12 +103,6 @@ def _tanh_argument(value: ir.Value) -> Iterator[tuple[ir.Value, tuple[ir.Node, .
                 wanted = ([x, x], [total, x]) if unit else ([x, x, x], [total])
                 if term.equals(_C, wanted[0]) and around.equals(_K, wanted[1]):
                     yield x, (add, *term.nodes, *around.nodes)
-
-
-def _sums(value: ir.Value) -> list[ir.Node]:
-    """The sum among the factors, which is not taken apart itself."""
-    found = (maker(one, "Add", "Sum") for one in product(value, ()).factors)
-    return [node for node in found if node is not None and len(node.inputs) == 2]
 
 
 def _bases(outer: FactoredProduct, total: ir.Value) -> list[ir.Value]:

@@ -60,7 +60,8 @@ def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int:
         refuse(model, exp, NO_KERNEL)
         return 0
     if model.opset_imports.get("", 0) < 13:
-        axis = _last(x, axis)
+        shape = shape_of(x)
+        axis = axis % len(shape) if shape and axis in (-1, len(shape) - 1) else None
     if axis is None:
         refuse(model, exp, "before opset 13 only the last axis is supported")
         return 0
@@ -73,12 +74,6 @@ def _axis(node: ir.Node) -> int | None:
     """Return the one axis of a reduction that keeps its dimensions, None for any other."""
     axes = reduced(node)
     return axes[0] if axes is not None and len(axes) == 1 else None
-
-
-def _last(x: ir.Value, axis: int) -> int | None:
-    """Return the axis counted from the front when it is the last one."""
-    shape = shape_of(x)
-    return axis % len(shape) if shape and axis in (-1, len(shape) - 1) else None
 
 
 def _sums(node: ir.Node, axis: int | None) -> bool:

@@ -158,38 +158,6 @@ def _merge(chain: _Chain, editor: edit.Editor) -> int | str:
         return parts if len(arithmetic) > 2 else 0
     if len(parts) >= len(arithmetic) or not _worth(parts, arithmetic):
         return 0
-    return _put(chain, parts, total, editor)
-
-
-def _step(
-    total: Total, node: ir.Node, value: ir.Value, constant: ir.Value | None, chain: _Chain
-) -> Total | str | None:
-    if _moves(node):
-        if total.single:
-            return total.flat()
-        shape = shape_of(value)
-        perm = permutation(node) if node.op_type == "Transpose" else None
-        return total.transposed(perm) if perm is not None and shape is not None else None
-    moved_later = any(_moves(n) for n, _, _ in chain[chain.index((node, value, constant)) :])
-    if moved_later and (value.shape is None or shape_of(value) != shape_of(node.outputs[0])):
-        return None
-    array = edit.const_array(constant) if constant is not None else None
-    return total.then(node.op_type, array, swapped=node.inputs[0] is constant)
-
-
-def _worth(parts: list[tuple[str, NDArray[Any]]], arithmetic: _Chain) -> bool:
-    """Constants may not grow: broadcast together they could."""
-    tensors = [edit.const_tensor(constant) for _, _, constant in arithmetic]
-    before = sum(tensor.nbytes for tensor in tensors if tensor is not None)
-    return sum(array.nbytes for _, array in parts) <= before + _SMALL
-
-
-_SMALL = 1024
-
-
-def _put(
-    chain: _Chain, parts: list[tuple[str, NDArray[Any]]], total: Total, editor: edit.Editor
-) -> int:
     (last, inner, _), start = chain[-1], chain[0][1]
     arithmetic = [node for node, _, _ in chain if not _moves(node)]
     value = last.outputs[0]
@@ -217,6 +185,32 @@ def _put(
         forward(node.outputs[0], read)
         remove(node)
     return len(arithmetic) - len(parts)
+
+
+def _step(
+    total: Total, node: ir.Node, value: ir.Value, constant: ir.Value | None, chain: _Chain
+) -> Total | str | None:
+    if _moves(node):
+        if total.single:
+            return total.flat()
+        shape = shape_of(value)
+        perm = permutation(node) if node.op_type == "Transpose" else None
+        return total.transposed(perm) if perm is not None and shape is not None else None
+    moved_later = any(_moves(n) for n, _, _ in chain[chain.index((node, value, constant)) :])
+    if moved_later and (value.shape is None or shape_of(value) != shape_of(node.outputs[0])):
+        return None
+    array = edit.const_array(constant) if constant is not None else None
+    return total.then(node.op_type, array, swapped=node.inputs[0] is constant)
+
+
+def _worth(parts: list[tuple[str, NDArray[Any]]], arithmetic: _Chain) -> bool:
+    """Constants may not grow: broadcast together they could."""
+    tensors = [edit.const_tensor(constant) for _, _, constant in arithmetic]
+    before = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+    return sum(array.nbytes for _, array in parts) <= before + _SMALL
+
+
+_SMALL = 1024
 
 
 _CANCELS = 2.0**-8

@@ -70,21 +70,8 @@ class Origin:
         fixed = all(value in self.constant for value in self.inputs[name])
         if fixed and not inner and node.op_type not in RANDOM:
             self.constant.update(self.outputs[name])
-        self._number(node, name, bool(inner))
-
-    def _link(self, node: ir.Node, body: ir.Graph) -> None:
-        """Let values go into a body and out of it."""
-        offset = 2 if node.op_type == "Loop" else 0
-        for value, outer in zip(body.inputs[offset:], node.inputs[offset:], strict=False):
-            if outer is not None and outer.name:
-                self._through[str(value.name)].append(str(outer.name))
-        skip = 1 if node.op_type == "Loop" else 0
-        for value, inner in zip(node.outputs, body.outputs[skip:], strict=False):
-            if value.name and inner.name:
-                self._through[str(value.name)].append(str(inner.name))
-
-    def _number(self, node: ir.Node, name: str, holds: bool) -> None:
-        """Give equal computations of equal values the same text."""
+        # Give equal computations of equal values the same text.
+        holds = bool(inner)
         if node.op_type in _PASSED_ON and not node.domain and self.inputs[name]:
             self._kind |= dict.fromkeys(
                 self.outputs[name][:1], self._kind_of(self.inputs[name][0])
@@ -103,6 +90,17 @@ class Origin:
         for index, value in enumerate(node.outputs):
             if value.name:
                 self._kind[str(value.name)] = f"{digest} {index}"
+
+    def _link(self, node: ir.Node, body: ir.Graph) -> None:
+        """Let values go into a body and out of it."""
+        offset = 2 if node.op_type == "Loop" else 0
+        for value, outer in zip(body.inputs[offset:], node.inputs[offset:], strict=False):
+            if outer is not None and outer.name:
+                self._through[str(value.name)].append(str(outer.name))
+        skip = 1 if node.op_type == "Loop" else 0
+        for value, inner in zip(node.outputs, body.outputs[skip:], strict=False):
+            if value.name and inner.name:
+                self._through[str(value.name)].append(str(inner.name))
 
     def _kind_of(self, value: str) -> str:
         return self._kind.get(value, f"value {value}")

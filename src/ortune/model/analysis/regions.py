@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -69,12 +69,6 @@ def regions(origin: Origin) -> Regions:
         if len(groups) - 1 + len(parts) <= _MOST:
             del groups[key]
             groups |= parts
-    return _named(origin, groups, paths)
-
-
-def _named(
-    origin: Origin, groups: Mapping[_Path, Sequence[str]], paths: Mapping[str, _Path]
-) -> Regions:
     place = {name: at for at, name in enumerate(origin.nodes)}
     ordered = sorted(groups.items(), key=lambda item: min(place[name] for name in item[1]))
     made: list[Region] = []

@@ -105,7 +105,20 @@ class Graphs:
             self._walk(model.graph, -1, opset)
             self.results.append([self._of(value) for value in model.graph.outputs])
         self.labels = list(self.names)
-        self._label()
+        # Give tensors in another layout the name of what they carry.
+        for at in reversed(range(len(self.nodes))):
+            made, name = self.writes[at][:1], str(self.nodes[at].name)
+            if not self.op[at].startswith("com.microsoft") or not made or made[0] < 0:
+                continue
+            source = self.reads[at][0] if self.reads[at] else -1
+            if self.role[at] == "ReorderOutput" and self.maker[source] >= 0:
+                self.labels[source] = self.labels[made[0]]
+            if self.role[at] in ("ReorderInput", "ReorderOutput"):
+                self.labels[made[0]] = ""
+            elif (stem := TAIL.sub("", name)) != name:
+                self.labels[made[0]] = stem
+            elif "reorder" in self.labels[made[0]]:
+                self.labels[made[0]] = ""
 
     def side(self, node: int) -> int:
         """Return which model a node is of: 0 or 1."""
@@ -219,34 +232,15 @@ class Graphs:
         if fixed and not node.domain and self.made(at):
             self._pass_on(at, node)
         if bodies:
-            self._enter(at, bodies, opset)
-
-    def _enter(self, at: int, bodies: dict[str, ir.Graph], opset: int) -> None:
-        self.bodies[at] = bodies
-        first = len(self.nodes)
-        for graph in bodies.values():
-            self._walk(graph, at, opset)
-        results = [self._of(value) for graph in bodies.values() for value in graph.outputs]
-        read = [v for n in range(first, len(self.nodes)) for v in self.reads[n] if v >= 0]
-        outside = [value for value in read if self.maker[value] < first]
-        inside = [value for value in results if self.maker[value] >= first]
-        self.captured[at] = tuple(dict.fromkeys([*outside, *inside]))
-
-    def _label(self) -> None:
-        """Give tensors in another layout the name of what they carry."""
-        for at in reversed(range(len(self.nodes))):
-            made, name = self.writes[at][:1], str(self.nodes[at].name)
-            if not self.op[at].startswith("com.microsoft") or not made or made[0] < 0:
-                continue
-            source = self.reads[at][0] if self.reads[at] else -1
-            if self.role[at] == "ReorderOutput" and self.maker[source] >= 0:
-                self.labels[source] = self.labels[made[0]]
-            if self.role[at] in ("ReorderInput", "ReorderOutput"):
-                self.labels[made[0]] = ""
-            elif (stem := TAIL.sub("", name)) != name:
-                self.labels[made[0]] = stem
-            elif "reorder" in self.labels[made[0]]:
-                self.labels[made[0]] = ""
+            self.bodies[at] = bodies
+            first = len(self.nodes)
+            for graph in bodies.values():
+                self._walk(graph, at, opset)
+            results = [self._of(value) for graph in bodies.values() for value in graph.outputs]
+            read = [v for n in range(first, len(self.nodes)) for v in self.reads[n] if v >= 0]
+            outside = [value for value in read if self.maker[value] < first]
+            inside = [value for value in results if self.maker[value] >= first]
+            self.captured[at] = tuple(dict.fromkeys([*outside, *inside]))
 
     def _counts(self, node: ir.Node, known: Sequence[int]) -> bool:
         if node.op_type in ("Shape", "Size") and not node.domain:

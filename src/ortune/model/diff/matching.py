@@ -72,7 +72,39 @@ class NodePairs:
                 self._pair(a, b, exact=True)
         self._by_weights()
         self.names_trusted = self._by_names()
-        self._grow()
+        # Pair what lies around pairs, the best evidence first, over a few nodes without one.
+        graphs, partner = self.graphs, self.partner
+        heap: list[tuple[float, int, int]] = []
+
+        def reach(start: int, near: Callable[[int], list[int]]) -> dict[int, int]:
+            """Return nodes without a partner -> nodes passed on the way; copies are free."""
+            passed: dict[int, int] = {}
+            pending = [(0, node) for node in near(start)]
+            heapq.heapify(pending)
+            while pending and len(passed) < _CANDIDATES:
+                gap, node = heapq.heappop(pending)
+                if node not in passed and node not in partner:
+                    passed[node] = gap
+                    gap += graphs.role[node] not in PASSED_ON
+                    for further in near(node) if gap <= _REACH else ():
+                        heapq.heappush(pending, (gap, further))
+            return passed
+
+        def offer(a: int, b: int) -> None:
+            for near in (graphs.after, graphs.before):
+                left, right = reach(a, near), reach(b, near)
+                for c, d in ((c, d) for c in left for d in right):
+                    if graphs.role[c] == graphs.role[d]:
+                        score = self._likelihood(c, d) - 0.15 * (left[c] + right[d])
+                        heapq.heappush(heap, (-score, c, d))
+
+        for a, b in self.pairs():
+            offer(a, b)
+        while heap:
+            score, a, b = heapq.heappop(heap)
+            if -score >= _ENOUGH and a not in partner and b not in partner:
+                self._pair(a, b, sure=False)
+                offer(a, b)
 
     def relation(self, u: int, v: int) -> str:
         """Return how constant `v` of the second comes from `u`; see `weights.relation`."""
@@ -260,41 +292,6 @@ class NodePairs:
         labels = self.graphs.labels
         return [labels[value] for value in self.graphs.made(node) if labels[value]]
 
-    def _grow(self) -> None:
-        """Pair what lies around pairs, the best evidence first, over a few nodes without one."""
-        graphs, partner = self.graphs, self.partner
-        heap: list[tuple[float, int, int]] = []
-
-        def reach(start: int, near: Callable[[int], list[int]]) -> dict[int, int]:
-            """Return nodes without a partner -> nodes passed on the way; copies are free."""
-            passed: dict[int, int] = {}
-            pending = [(0, node) for node in near(start)]
-            heapq.heapify(pending)
-            while pending and len(passed) < _CANDIDATES:
-                gap, node = heapq.heappop(pending)
-                if node not in passed and node not in partner:
-                    passed[node] = gap
-                    gap += graphs.role[node] not in PASSED_ON
-                    for further in near(node) if gap <= _REACH else ():
-                        heapq.heappush(pending, (gap, further))
-            return passed
-
-        def offer(a: int, b: int) -> None:
-            for near in (graphs.after, graphs.before):
-                left, right = reach(a, near), reach(b, near)
-                for c, d in ((c, d) for c in left for d in right):
-                    if graphs.role[c] == graphs.role[d]:
-                        score = self._likelihood(c, d) - 0.15 * (left[c] + right[d])
-                        heapq.heappush(heap, (-score, c, d))
-
-        for a, b in self.pairs():
-            offer(a, b)
-        while heap:
-            score, a, b = heapq.heappop(heap)
-            if -score >= _ENOUGH and a not in partner and b not in partner:
-                self._pair(a, b, sure=False)
-                offer(a, b)
-
     def _likelihood(self, a: int, b: int) -> float:
         """Weigh the evidence that two nodes play one role: settings, constants, neighbours."""
         graphs = self.graphs
@@ -352,7 +349,23 @@ class NodeGroups:
                 self._follow_channels(node)
         parts = self._join_parts()
         if related:
-            self._absorb(self._match_gaps(parts))
+            # Join parts of both sides that lie between the same groups; return the others.
+            borders = {part[0]: self._borders(part) for part in parts}
+            second = [part for part in parts if self._graphs.side(part[0])]
+            unmatched = []
+            for part in parts:
+                if self._graphs.side(part[0]):
+                    continue
+                before, behind = borders[part[0]]
+                for other in second:
+                    near, far = borders[other[0]]
+                    if before & near and behind & far:
+                        self._settle(*part, *other)
+                        second.remove(other)
+                        break
+                else:
+                    unmatched.append(part)
+            self._absorb(unmatched + second)
 
     def _find(self, node: int) -> int:
         while self._root[node] != node:
@@ -453,25 +466,6 @@ class NodeGroups:
             if node not in self._apart:
                 parts[self._find(node)].append(node)
         return list(parts.values())
-
-    def _match_gaps(self, parts: list[list[int]]) -> list[list[int]]:
-        """Join parts of both sides that lie between the same groups; return the others."""
-        borders = {part[0]: self._borders(part) for part in parts}
-        second = [part for part in parts if self._graphs.side(part[0])]
-        unmatched = []
-        for part in parts:
-            if self._graphs.side(part[0]):
-                continue
-            before, behind = borders[part[0]]
-            for other in second:
-                near, far = borders[other[0]]
-                if before & near and behind & far:
-                    self._settle(*part, *other)
-                    second.remove(other)
-                    break
-            else:
-                unmatched.append(part)
-        return unmatched + second
 
     def _borders(self, part: Sequence[int]) -> tuple[set[str], set[str]]:
         """Return the groups before and behind a part; the model's inputs and outputs count too."""

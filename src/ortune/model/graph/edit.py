@@ -229,7 +229,15 @@ def inline(model: ir.Model, only: Collection[str] = ()) -> int:
     before = len(model.functions)
     if any(map(wanted, model.functions.values())):
         common.InlinePass(wanted)(model)
-        _rename_repeated(model.graph)
+        # The inliner does not look into bodies: make their value names differ from all others.
+        taken: set[str] = set()
+        for body in (model.graph, *model.graph.subgraphs()):
+            made = [value for node in body for value in node.outputs]
+            for value in dict.fromkeys((*body.inputs, *body.initializers.values(), *made)):
+                if value.name in taken and value.name:
+                    value.name = _take(value.name, taken)
+                elif value.name:
+                    taken.add(value.name)
     return before - len(model.functions)
 
 
@@ -276,18 +284,6 @@ def _take(stem: str, taken: set[str]) -> str:
         name = f"{stem}_{number}"
     taken.add(name)
     return name
-
-
-def _rename_repeated(graph: ir.Graph) -> None:
-    """The inliner does not look into bodies: make their value names differ from all others."""
-    taken: set[str] = set()
-    for body in (graph, *graph.subgraphs()):
-        made = [value for node in body for value in node.outputs]
-        for value in dict.fromkeys((*body.inputs, *body.initializers.values(), *made)):
-            if value.name in taken and value.name:
-                value.name = _take(value.name, taken)
-            elif value.name:
-                taken.add(value.name)
 
 
 def _value_names(graph: Graph) -> Iterable[str]:

@@ -55,7 +55,14 @@ def load(path: Path | str, *, newer_opset: bool = False) -> ir.Model:
     proto = outline(path)
     with reading(path):
         found = external.files(path, proto)
-        _refuse_maps(path, proto)
+        for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+            if value.type.HasField("map_type") or value.type.sequence_type.elem_type.HasField(
+                "map_type"
+            ):
+                raise BadModel(
+                    f"{path}: '{value.name}' is a map, not a tensor",
+                    fix="export plain tensors, as with zipmap=False in skl2onnx",
+                )
         wellformed.demand(proto, newer_opset=newer_opset)
         densify(proto)
         model = ir.serde.deserialize_model(proto)
@@ -90,8 +97,10 @@ def reading(path: Path) -> Iterator[None]:
     except MemoryError as error:
         raise BadModel(f"{path} does not fit into memory", fix="free some, or split it") from error
     except Exception as error:
+        while error.__cause__ is not None:
+            error = error.__cause__
         raise BadModel(
-            f"{path} is not a valid model: {gist(_root(error))}",
+            f"{path} is not a valid model: {gist(error)}",
             fix="export it again; onnx.checker.check_model tells more",
         ) from error
 
@@ -180,7 +189,13 @@ def outline(path: Path) -> onnx.ModelProto:
         BadModel: As `load`, of what can be seen without them.
     """
     with reading(path):
-        _refuse_others(path)
+        if not path.is_file():
+            what = "not there"
+            if path.exists():
+                what = "a folder" if path.is_dir() else "no regular file"
+            raise BadModel(f"{path} is {what}", fix="give the path of an .onnx file")
+        if path.stat().st_size == 0:
+            raise BadModel(f"{path} is empty", fix="copy or export the model again")
         with path.open("rb") as stream:
             head = stream.read(64)
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -192,33 +207,6 @@ def outline(path: Path) -> onnx.ModelProto:
     if not proto.HasField("graph"):
         raise BadModel(f"{path} is not an ONNX model: it has no graph", fix=_GIVE)
     return proto
-
-
-def _refuse_others(path: Path) -> None:
-    if not path.is_file():
-        what = "not there"
-        if path.exists():
-            what = "a folder" if path.is_dir() else "no regular file"
-        raise BadModel(f"{path} is {what}", fix="give the path of an .onnx file")
-    if path.stat().st_size == 0:
-        raise BadModel(f"{path} is empty", fix="copy or export the model again")
-
-
-def _refuse_maps(path: Path, proto: onnx.ModelProto) -> None:
-    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
-        if value.type.HasField("map_type") or value.type.sequence_type.elem_type.HasField(
-            "map_type"
-        ):
-            raise BadModel(
-                f"{path}: '{value.name}' is a map, not a tensor",
-                fix="export plain tensors, as with zipmap=False in skl2onnx",
-            )
-
-
-def _root(error: BaseException) -> BaseException:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 _GIVE = "give an .onnx file"
@@ -258,7 +246,9 @@ def densify(proto: onnx.ModelProto) -> None:
 def _normalize(model: ir.Model) -> None:
     """Normalize domains, opsets, constants, shapes and node order; see `model.io.file.load`."""
     for graph in every_graph(model):
-        _merge_domain(graph.opset_imports)
+        imports = graph.opset_imports
+        if "ai.onnx" in imports:
+            imports[""] = max(imports.pop("ai.onnx"), imports.get("", 0))
         _sort(graph)
         for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
             _clean_shape(value)
@@ -266,11 +256,6 @@ def _normalize(model: ir.Model) -> None:
         model.opset_imports[""] = 1  # files older than IR 3 do not say
     if model.ir_version < FIRST_FREE_IR:
         common.RemoveInitializersFromInputsPass()(model)
-
-
-def _merge_domain(imports: dict[str, int]) -> None:
-    if "ai.onnx" in imports:
-        imports[""] = max(imports.pop("ai.onnx"), imports.get("", 0))
 
 
 def _clean_shape(value: ir.Value) -> None:

@@ -24,11 +24,6 @@ def unique(model: ir.Model) -> int:
 
 def _rename(graph: Graph) -> int:
     bodies: list[Graph] = [graph, *graph.subgraphs()]
-    nodes = _nodes(bodies)
-    return nodes + _values(bodies)
-
-
-def _nodes(bodies: list[Graph]) -> int:
     taken = NamesInUse(node.name for body in bodies for node in body if node.name)
     seen: set[str] = set()
     changed = 0
@@ -41,7 +36,8 @@ def _nodes(bodies: list[Graph]) -> int:
             node.name = taken.free(stem, bare=not node.name)
             seen.add(node.name)
             changed += 1
-    return changed
+    nodes = changed
+    return nodes + _values(bodies)
 
 
 def _values(bodies: list[Graph]) -> int:

@@ -231,19 +231,15 @@ def _rebuild(
         out.append(data[kept:at])
         kept = stop
         if inner == "raw":
-            place = _place(body, stop - body)
+            entries = (("location", HELD), ("offset", str(body)), ("length", str(stop - body)))
+            pairs = (delimited(1, k.encode()) + delimited(2, v.encode()) for k, v in entries)
+            # external_data = 13, data_location = 14 (EXTERNAL = 1)
+            place = b"".join(delimited(13, pair) for pair in pairs) + varint(14 << 3) + varint(1)
         else:
             found = _rebuild(data, (body, stop), inner, counted, depth + 1)
             out.append(delimited(number, found))
     out += [data[kept:end], place]
     return b"".join(out)
-
-
-def _place(offset: int, length: int) -> bytes:
-    entries = (("location", HELD), ("offset", str(offset)), ("length", str(length)))
-    pairs = (delimited(1, k.encode()) + delimited(2, v.encode()) for k, v in entries)
-    # external_data = 13, data_location = 14 (EXTERNAL = 1)
-    return b"".join(delimited(13, pair) for pair in pairs) + varint(14 << 3) + varint(1)
 
 
 def _fields(data: Bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:

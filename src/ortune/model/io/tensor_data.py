@@ -50,21 +50,17 @@ def demand(tensor: onnx.TensorProto) -> None:
     if any(dim < 0 for dim in dims) or math.prod(d or 1 for d in dims) >= 1 << 59:
         raise Invalid(f"{label} has the shape {dims}")
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        _place(tensor, label)
+        for entry in tensor.external_data:
+            if entry.key in ("offset", "length") and not (
+                entry.value.isascii() and entry.value.isdigit() and len(entry.value) < 20
+            ):
+                raise Invalid(f"{label} has the {entry.key} '{entry.value[:40]}' in its file")
         return
     held, wanted, unit = _held(tensor, dtype, math.prod(dims))
     if held != wanted:
         raise Invalid(
             f"{label} holds {held} {unit} where its shape {dims} of {dtype.name} makes {wanted}"
         )
-
-
-def _place(tensor: onnx.TensorProto, label: str) -> None:
-    for entry in tensor.external_data:
-        if entry.key in ("offset", "length") and not (
-            entry.value.isascii() and entry.value.isdigit() and len(entry.value) < 20
-        ):
-            raise Invalid(f"{label} has the {entry.key} '{entry.value[:40]}' in its file")
 
 
 def _held(tensor: onnx.TensorProto, dtype: ir.DataType, size: int) -> tuple[int, int, str]:

@@ -185,7 +185,12 @@ class TensorSources:
             return outs[0]
         stop = set(self.source.values())
         nodes, _ = self._origin.cone(outs[0], stop - {outs[0]}, self.same)
-        family = _family(reader.op_type)
+        op_type = reader.op_type
+        found = {op_type, op_type.removeprefix("Fused"), op_type.removeprefix("QLinear")}
+        for part, members in _FAMILIES:
+            if part in op_type:
+                found |= members
+        family = found
         index = list(reader.reads).index(name)
         for source in nodes:
             if self._origin.nodes[source].op_type not in family:
@@ -215,15 +220,6 @@ def _stems(node: Executed) -> list[str]:
     if node.op_type in ADDED and ADDED[node.op_type] != "quantize":
         return stems[:1]
     return stems
-
-
-def _family(op_type: str) -> set[str]:
-    """Return the ONNX operators that a runtime's operator may stand for."""
-    found = {op_type, op_type.removeprefix("Fused"), op_type.removeprefix("QLinear")}
-    for part, members in _FAMILIES:
-        if part in op_type:
-            found |= members
-    return found
 
 
 def _fits(node: Executed, source: ir.Node) -> bool:

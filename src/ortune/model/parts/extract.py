@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -194,15 +194,11 @@ def _demand_met(starts: _Values, ends: Sequence[ir.Value], met: Collection[ir.Va
 def _typed(values: Sequence[ir.Value]) -> Sequence[ir.Value]:
     for value in values:
         if value.type is None:
-            _refuse_untyped(value)
+            raise BadModel(
+                f"the type of '{value.name}' is not known",
+                fix="cut at another tensor, or give --data: types are then read off a run",
+            )
     return values
-
-
-def _refuse_untyped(value: ir.Value) -> NoReturn:
-    raise BadModel(
-        f"the type of '{value.name}' is not known",
-        fix="cut at another tensor, or give --data: types are then read off a run",
-    )
 
 
 def _assembled(

@@ -195,7 +195,13 @@ class _Exposer:
     def _inner(self, name: str, path: tuple[Step, ...]) -> Watch:
         body = path[-1].body
         ways = [self._ways(step) for step in reversed(path)]
-        _check(ways, self._opset)
+        # Refuse ways, from the inside out, that cannot be joined.
+        for inner, outer in ((a, b) for i, a in enumerate(ways) for b in ways[i + 1 :]):
+            if outer == "stack" and inner in ("if", "list"):
+                what = "an If" if inner == "if" else "a Loop"
+                raise Hidden(f"is in {what} inside a Scan, whose turns must be alike")
+            if outer == inner == "list" and self._opset < PASSED_ON:
+                raise Hidden(f"is in a Loop inside another, at an opset below {PASSED_ON}")
         carried = _Carried(self._shape(body, name) if self._shapes else self._float(body, name))
         for step, way in zip(reversed(path), ways, strict=True):
             if way == "if":
@@ -288,20 +294,6 @@ class _Exposer:
             number += 1
         self._taken.add(name)
         return name
-
-
-def _check(ways: Sequence[str], opset: int) -> None:
-    """Refuse ways, from the inside out, that cannot be joined.
-
-    Raises:
-        Hidden: They cannot.
-    """
-    for inner, outer in ((a, b) for i, a in enumerate(ways) for b in ways[i + 1 :]):
-        if outer == "stack" and inner in ("if", "list"):
-            what = "an If" if inner == "if" else "a Loop"
-            raise Hidden(f"is in {what} inside a Scan, whose turns must be alike")
-        if outer == inner == "list" and opset < PASSED_ON:
-            raise Hidden(f"is in a Loop inside another, at an opset below {PASSED_ON}")
 
 
 def _info(name: str, *, listed: bool) -> onnx.ValueInfoProto:

@@ -165,7 +165,17 @@ def infer(model: ir.Model, *, runtime: Runtime | None = None) -> str:
         gaps, before = unknown(model), gaps
         answer = name if len(gaps) < len(before) else answer
     if gaps and runtime is not None:
-        _run(model, gaps, runtime)
+        shapes = [shape_of(value) for value in model.graph.inputs if not value.is_initializer()]
+        fixed = all(s is not None and all(isinstance(d, int) for d in s) for s in shapes)
+        found = runtime(gaps)
+        for graph in every_graph(model):
+            for value in (value for node in graph for value in node.outputs):
+                if not value.name or value.name not in found:
+                    continue
+                kind, shape = found[value.name]
+                if value.type is None:
+                    value.type = ir.TensorType(_dtype(kind))
+                merge(value, list(shape) if fixed else [None] * len(shape))
         answer = "runtime" if len(unknown(model)) < len(gaps) else answer
     return "none" if answer == "file" and gaps else answer
 
@@ -209,20 +219,6 @@ def _adopt(graph: ir.Graph, proto: onnx.GraphProto) -> None:
         for attribute in other.attribute:
             if attribute.HasField("g"):
                 _adopt(node.attributes[attribute.name].as_graph(), attribute.g)
-
-
-def _run(model: ir.Model, names: list[str], runtime: Runtime) -> None:
-    shapes = [shape_of(value) for value in model.graph.inputs if not value.is_initializer()]
-    fixed = all(s is not None and all(isinstance(d, int) for d in s) for s in shapes)
-    found = runtime(names)
-    for graph in every_graph(model):
-        for value in (value for node in graph for value in node.outputs):
-            if not value.name or value.name not in found:
-                continue
-            kind, shape = found[value.name]
-            if value.type is None:
-                value.type = ir.TensorType(_dtype(kind))
-            merge(value, list(shape) if fixed else [None] * len(shape))
 
 
 def _dtype(name: str) -> ir.DataType:

@@ -106,7 +106,19 @@ class Halver:
             self.count += converted
             self.kept += not converted and any(x is not None for x in outputs)
             if any(outputs):
-                self._attributes(node)
+                dtype = self._format.dtype
+                match node.op_type:
+                    case "Cast":
+                        node.attributes["to"] = ir.AttrInt64("to", int(dtype))
+                    case "SequenceEmpty":
+                        node.attributes["dtype"] = ir.AttrInt64("dtype", int(dtype))
+                    case "ConstantOfShape":
+                        held = edit.attribute(node, "value", None)
+                        array = np.zeros(1) if held is None else held.numpy()
+                        array = self._format.array(array)
+                        node.attributes["value"] = ir.AttrTensor("value", ir.tensor(array))
+                    case _:
+                        pass
 
     def _wanted(self, node: ir.Node, *, open_to_half: bool) -> tuple[Halves, Halves]:
         given = [None if v is None else self._kinds.get(v, ValueKind.OTHER) for v in node.inputs]
@@ -211,21 +223,6 @@ class Halver:
             case _:
                 return
         self._halves.add(value)
-
-    def _attributes(self, node: ir.Node) -> None:
-        dtype = self._format.dtype
-        match node.op_type:
-            case "Cast":
-                node.attributes["to"] = ir.AttrInt64("to", int(dtype))
-            case "SequenceEmpty":
-                node.attributes["dtype"] = ir.AttrInt64("dtype", int(dtype))
-            case "ConstantOfShape":
-                held = edit.attribute(node, "value", None)
-                array = np.zeros(1) if held is None else held.numpy()
-                array = self._format.array(array)
-                node.attributes["value"] = ir.AttrTensor("value", ir.tensor(array))
-            case _:
-                pass
 
 
 def _scatters_sums(node: ir.Node) -> bool:

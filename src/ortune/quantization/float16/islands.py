@@ -228,7 +228,14 @@ class _Switches:
 
     def _chosen(self, value: ir.Value, layer: int, before: ir.Node | None) -> ir.Value:
         """Return the value, rounded where the switch is on: in front of a node, or behind it."""
-        rounded, flag = self._round(value), self._flag(layer)
+        if value not in self._rounded:
+            array = edit.const_array(value)
+            if array is not None:
+                narrow: NDArray[np.float32] = self._format.array(array).astype(np.float32)
+                self._rounded[value] = self._editor.constant(f"{value.name}_rounded", narrow)
+            else:
+                self._rounded[value] = self._cast_twice(value)
+        rounded, flag = self._rounded[value], self._flag(layer)
         node = self._editor.node("Where", [flag, rounded, value], name=f"{value.name}_chosen")
         node.outputs[0].shape, node.outputs[0].dtype = value.shape, ir.DataType.FLOAT
         if before is not None:
@@ -238,16 +245,6 @@ class _Switches:
             assert last is not None
             edit.insert_after(last, node)
         return node.outputs[0]
-
-    def _round(self, value: ir.Value) -> ir.Value:
-        if value not in self._rounded:
-            array = edit.const_array(value)
-            if array is not None:
-                narrow: NDArray[np.float32] = self._format.array(array).astype(np.float32)
-                self._rounded[value] = self._editor.constant(f"{value.name}_rounded", narrow)
-            else:
-                self._rounded[value] = self._cast_twice(value)
-        return self._rounded[value]
 
     def _cast_twice(self, value: ir.Value) -> ir.Value:
         down = self._editor.node("Cast", [value], {"to": int(self._format.dtype)})

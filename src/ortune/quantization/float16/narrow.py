@@ -145,7 +145,13 @@ class Sixteen(Quantizer):
         if not halver.count:
             raise Refused(f"no float32 operator can be {name}", fix=f"leave {name} out")
         _clean_casts(model)
-        _drop_unread(model)
+        for graph in edit.every_graph(model):
+            if isinstance(graph, ir.Graph):
+                for value in list(graph.initializers.values()):
+                    edit.discard(value)
+            for node in reversed(list(graph)):
+                if node.op_type == "Constant" and not node.domain:
+                    edit.discard(node.outputs[0])
         if halver.kept:
             edit.note(model, f"left in float32: {count(halver.kept, 'node')}")
         edit.note(model, _reasons(pins) if ranges else "ranges were not measured: no data")
@@ -256,16 +262,6 @@ def _between(
                 wide.add(node)
                 changed = True
     return frozenset(wide - set(stay))
-
-
-def _drop_unread(model: ir.Model) -> None:
-    for graph in edit.every_graph(model):
-        if isinstance(graph, ir.Graph):
-            for value in list(graph.initializers.values()):
-                edit.discard(value)
-        for node in reversed(list(graph)):
-            if node.op_type == "Constant" and not node.domain:
-                edit.discard(node.outputs[0])
 
 
 def _clean_casts(model: ir.Model) -> None:

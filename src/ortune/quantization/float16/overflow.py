@@ -33,7 +33,7 @@ from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog, codec
 from ortune.model.graph import edit
 from ortune.quantization.float16.format import Format
-from ortune.quantization.layers import Layer, layers
+from ortune.quantization.layers import layers
 from ortune.quantization.types import ValueKind
 
 SUMS = ("GlobalAveragePool", "ReduceL1", "ReduceLogSum", "ReduceMean", "ReduceSum")
@@ -199,7 +199,12 @@ class _Judge:
         if layer is None:
             return None
         terms = math.prod(layer.shape) // max(layer.shape[layer.axis], 1)
-        bound = self._peak(layer.x) * _weight_sum(layer)
+        # Return the largest sum of magnitudes that one output multiplies its inputs with.
+        array = np.abs(layer.array())
+        others = tuple(axis for axis in range(array.ndim) if axis != layer.axis)
+        bound = self._peak(layer.x) * float(
+            array.sum(axis=others, dtype=np.float64).max(initial=0.0)
+        )
         if self._rules.large(bound):
             return Pin(node, bound, "products")
         if self._rules.magnified(math.sqrt(terms)):
@@ -256,13 +261,6 @@ def _axes(node: ir.Node, x: ir.Value) -> tuple[int, ...] | None:
     if axes == () and edit.attribute(node, "noop_with_empty_axes", 0):
         return None
     return axes
-
-
-def _weight_sum(layer: Layer) -> float:
-    """Return the largest sum of magnitudes that one output multiplies its inputs with."""
-    array = np.abs(layer.array())
-    others = tuple(axis for axis in range(array.ndim) if axis != layer.axis)
-    return float(array.sum(axis=others, dtype=np.float64).max(initial=0.0))
 
 
 @functools.cache

@@ -30,7 +30,14 @@ def cut_early(model: ir.Model, left: Collection[ir.Node]) -> int:
         movers = list(_movers(node)) if node.outputs and absorbed(node.outputs[0]) else []
         conv = movers[-1].inputs[0].producer() if movers and movers[-1].inputs[0] else None
         if conv is not None and _convolves(conv, node) and not {conv, node, *movers} & set(left):
-            _move(editor, node, movers, conv)
+            value = conv.outputs[0]
+            made = editor.node(
+                node.op_type, [value, *node.inputs[1:]], node.attributes, name=f"{node.name}_early"
+            )
+            made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
+            edit.insert_after(conv, made)
+            movers[-1].replace_input_with(0, made.outputs[0])
+            stand_in(node.outputs[0], movers[0].outputs[0])
             count += 1
     return count
 
@@ -49,14 +56,3 @@ def _movers(node: ir.Node) -> Iterator[ir.Node]:
 def _convolves(node: ir.Node, reader: ir.Node) -> bool:
     plain = node.op_type == "Conv" and not node.domain and node.graph is reader.graph
     return plain and alone(node.outputs[0])
-
-
-def _move(editor: edit.Editor, node: ir.Node, movers: list[ir.Node], conv: ir.Node) -> None:
-    value = conv.outputs[0]
-    made = editor.node(
-        node.op_type, [value, *node.inputs[1:]], node.attributes, name=f"{node.name}_early"
-    )
-    made.outputs[0].shape, made.outputs[0].type = value.shape, value.type
-    edit.insert_after(conv, made)
-    movers[-1].replace_input_with(0, made.outputs[0])
-    stand_in(node.outputs[0], movers[0].outputs[0])

@@ -40,7 +40,13 @@ def part(editor: edit.Editor, layers: Iterable[Layer]) -> int:
     ends = [_end(layer.node) for layer in layers if not layer.convolves]
     wrong = [end for end in dict.fromkeys(ends) if not _taken(end)]
     for end in wrong:
-        _part(editor, end)
+        home, uses = end.graph, tuple(end.uses())
+        whole = sum_of_one(editor, end, "parted")
+        for node, index in uses:
+            node.replace_input_with(index, whole)
+        if end.is_graph_output():
+            assert home is not None
+            take_output(editor, home, end, whole)
     return len(wrong)
 
 
@@ -73,13 +79,3 @@ def _taken(value: ir.Value) -> bool:
 
 def _quantizes(node: ir.Node) -> bool:
     return node.op_type == "QuantizeLinear" and qdq.ours(node)
-
-
-def _part(editor: edit.Editor, value: ir.Value) -> None:
-    home, uses = value.graph, tuple(value.uses())
-    whole = sum_of_one(editor, value, "parted")
-    for node, index in uses:
-        node.replace_input_with(index, whole)
-    if value.is_graph_output():
-        assert home is not None
-        take_output(editor, home, value, whole)

@@ -94,7 +94,9 @@ class Pairs:
     ) -> None:
         uses = [u for u in value.uses() if all_readers or u.node in readers]
         uses = [u for u in uses if u.node is not seen.producer()]
-        stem, domain = str(value.name), self._domain(grid[1])
+        wide = grid[1].dtype in (ir.DataType.UINT16, ir.DataType.INT16)
+        self.foreign |= wide and self._opset < WIDE_OPSET
+        stem, domain = str(value.name), (MICROSOFT if wide and self._opset < WIDE_OPSET else "")
         q = self._editor.node("QuantizeLinear", [seen, *grid], name=f"{stem}_q", domain=domain)
         q.outputs[0].shape, q.outputs[0].dtype = value.shape, grid[1].dtype or ir.DataType.UINT8
         d = dequantized(self._editor, stem, [q.outputs[0], *grid], domain=domain)
@@ -108,11 +110,6 @@ class Pairs:
             node.replace_input_with(index, rounded)
         if all_readers and value.is_graph_output():
             take_output(self._editor, home, value, rounded)
-
-    def _domain(self, zero: ir.Value) -> str:
-        wide = zero.dtype in (ir.DataType.UINT16, ir.DataType.INT16)
-        self.foreign |= wide and self._opset < WIDE_OPSET
-        return MICROSOFT if wide and self._opset < WIDE_OPSET else ""
 
 
 def grids(

@@ -120,17 +120,14 @@ class _Channels:
             for start in range(0, found.shape[2], _BLOCK):
                 block = slice(start, start + _BLOCK)
                 old = found[:, :, block].copy()
-                self._within(found, slope, hessian, block)
+                local, curve = slope[:, :, block].copy(), hessian[:, block, block]
+                for j in range(local.shape[2]):
+                    now = found[:, :, block][:, :, j]
+                    best = self.near(now - local[:, :, j] / curve[:, None, j, j])
+                    step = np.where(self.fixed[:, :, block][:, :, j], np.float32(0), best - now)
+                    now += step
+                    local += step[:, :, None] * curve[:, None, j]
                 slope += (found[:, :, block] - old) @ hessian[:, block]
             if np.array_equal(found, before):
                 break
         return found
-
-    def _within(self, found: Floats, slope: Floats, hessian: Floats, block: slice) -> None:
-        local, curve = slope[:, :, block].copy(), hessian[:, block, block]
-        for j in range(local.shape[2]):
-            now = found[:, :, block][:, :, j]
-            best = self.near(now - local[:, :, j] / curve[:, None, j, j])
-            step = np.where(self.fixed[:, :, block][:, :, j], np.float32(0), best - now)
-            now += step
-            local += step[:, :, None] * curve[:, None, j]

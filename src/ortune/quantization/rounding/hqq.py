@@ -48,7 +48,19 @@ def _refine(folded: Array, start: BlockSteps, spec: Spec, dtype: Any) -> BlockSt
         scale = start.scale if factor == 1.0 else usable(start.scale * np.float32(factor), dtype)
         steps = BlockSteps(scale, start.zero)
         integers, error = _keep(folded, steps, spec, best, kept)
-        solved = _solve(folded, steps, spec, integers, _shrink(error / size) * size)
+        # Return the grids that fit the weights less their sparse errors best, integers given.
+        sparse = _shrink(error / size) * size
+        wanted = np.subtract(folded, sparse, out=sparse)
+        zero = steps.zero
+        if not spec.symmetric:
+            zero = np.rint(np.mean(integers - wanted / steps.scale[..., None], axis=-1))
+            zero = np.clip(zero, 0, spec.top)
+        integers -= zero[..., None]
+        square = np.einsum("rbk,rbk->rb", integers, integers)
+        product = np.einsum("rbk,rbk->rb", integers, wanted)
+        solved = BlockSteps(
+            np.where(square > 0, product / np.maximum(square, 1), steps.scale), zero
+        )
         _keep(folded, BlockSteps(usable(solved.scale, dtype), solved.zero), spec, best, kept)
     return kept
 
@@ -65,21 +77,6 @@ def _keep(
     np.copyto(kept.scale, steps.scale, where=better)
     np.copyto(kept.zero, steps.zero, where=better)
     return integers, error
-
-
-def _solve(
-    folded: Array, steps: BlockSteps, spec: Spec, integers: Array, sparse: Array
-) -> BlockSteps:
-    """Return the grids that fit the weights less their sparse errors best, integers given."""
-    wanted = np.subtract(folded, sparse, out=sparse)
-    zero = steps.zero
-    if not spec.symmetric:
-        zero = np.rint(np.mean(integers - wanted / steps.scale[..., None], axis=-1))
-        zero = np.clip(zero, 0, spec.top)
-    integers -= zero[..., None]
-    square = np.einsum("rbk,rbk->rb", integers, integers)
-    product = np.einsum("rbk,rbk->rb", integers, wanted)
-    return BlockSteps(np.where(square > 0, product / np.maximum(square, 1), steps.scale), zero)
 
 
 def _shrink(error: Array) -> Array:

@@ -46,7 +46,13 @@ class Writer:
         if tables or foreign:
             parts = self._store(packed, stem, flat=fused)
         for product in products if foreign else ():
-            self._multiply(product, packed, parts)
+            node = product.node
+            bias, rest = self._bias(product, len(packed.integers))
+            inputs: list[ir.Value | None] = [product.x, *parts]
+            if bias is not None:
+                inputs += [None] * (5 - len(inputs)) + [bias]
+            sizes = {"K": packed.width, "N": len(packed.integers), "accuracy_level": self._level}
+            self._finish(node, self._kernel("MatMulNBits", node, inputs, packed, sizes), rest)
         for table in tables:
             if fused:
                 self._gather(table, packed, parts)
@@ -70,15 +76,6 @@ class Writer:
         if packed.zero is not None:
             parts.append(self._editor.constant(f"{stem}_zero", packed.zero))
         return parts
-
-    def _multiply(self, product: Product, packed: Packed, parts: Sequence[ir.Value]) -> None:
-        node = product.node
-        bias, rest = self._bias(product, len(packed.integers))
-        inputs: list[ir.Value | None] = [product.x, *parts]
-        if bias is not None:
-            inputs += [None] * (5 - len(inputs)) + [bias]
-        sizes = {"K": packed.width, "N": len(packed.integers), "accuracy_level": self._level}
-        self._finish(node, self._kernel("MatMulNBits", node, inputs, packed, sizes), rest)
 
     def _kernel(
         self,

@@ -107,8 +107,31 @@ class Masks:
         if zeroes and "lowest" in extremes:
             total = self._lifted(total, at, infinite="infinity" in extremes)
         if zeroes and "infinity" in extremes and not guarded:
-            total = self._marked(total, at)
-        return self._spread(total, query, keys, at)
+            # Make rows of minus infinity alone what their softmax was: no number.
+            axes = self._ints((-1,))
+            highest = self._node("ReduceMax", [total, axes], at)
+            nothing = self._node("Equal", [highest, self._number(-np.inf)], at, ir.DataType.BOOL)
+            total = self._node("Where", [nothing, self._number(np.nan), total], at)
+        # Bring the last two dimensions to their lengths, and the rank to four.
+        shape, of_query, of_key = shape_of(total), shape_of(query), shape_of(keys[0])
+        if shape is None:
+            raise NotFusable("the rank of its mask is not known")
+        shape = (1,) * (4 - len(shape)) + tuple(shape)
+        wanted = (
+            of_query[1] if of_query is not None else None,
+            of_key[keys[1]] if of_key is not None else None,
+        )
+        if of_query is not None and of_query[0] == 1 != shape[0]:
+            raise NotFusable("its mask has more batches than its queries")
+        if all(a == b and a is not None for a, b in zip(shape[2:], wanted, strict=True)):
+            return total if len(shape_of(total) or ()) == 4 else self._raised(total, at)
+        rows = self._length(query, 1, at)
+        columns = self._length(keys[0], keys[1], at)
+        ones = self._ints((1, 1))
+        to = self._node("Concat", [ones, rows, columns], at, ir.DataType.INT64, axis=0)
+        spread = self._node("Expand", [total, to], at)
+        spread.shape = ir.Shape([*shape[:2], *wanted])
+        return spread
 
     def _select(self, mask: Select, at: ir.Node, count: int) -> ir.Value:
         fill = number(mask.fill)
@@ -134,37 +157,6 @@ class Masks:
             return self._node("Max", [mask, almost], at)
         lowest = self._node("Equal", [mask, self._number(LOWEST)], at, ir.DataType.BOOL)
         return self._node("Where", [lowest, almost, mask], at)
-
-    def _marked(self, mask: ir.Value, at: ir.Node) -> ir.Value:
-        """Make rows of minus infinity alone what their softmax was: no number."""
-        axes = self._ints((-1,))
-        highest = self._node("ReduceMax", [mask, axes], at)
-        nothing = self._node("Equal", [highest, self._number(-np.inf)], at, ir.DataType.BOOL)
-        return self._node("Where", [nothing, self._number(np.nan), mask], at)
-
-    def _spread(
-        self, mask: ir.Value, query: ir.Value, keys: tuple[ir.Value, int], at: ir.Node
-    ) -> ir.Value:
-        """Bring the last two dimensions to their lengths, and the rank to four."""
-        shape, of_query, of_key = shape_of(mask), shape_of(query), shape_of(keys[0])
-        if shape is None:
-            raise NotFusable("the rank of its mask is not known")
-        shape = (1,) * (4 - len(shape)) + tuple(shape)
-        wanted = (
-            of_query[1] if of_query is not None else None,
-            of_key[keys[1]] if of_key is not None else None,
-        )
-        if of_query is not None and of_query[0] == 1 != shape[0]:
-            raise NotFusable("its mask has more batches than its queries")
-        if all(a == b and a is not None for a, b in zip(shape[2:], wanted, strict=True)):
-            return mask if len(shape_of(mask) or ()) == 4 else self._raised(mask, at)
-        rows = self._length(query, 1, at)
-        columns = self._length(keys[0], keys[1], at)
-        ones = self._ints((1, 1))
-        to = self._node("Concat", [ones, rows, columns], at, ir.DataType.INT64, axis=0)
-        spread = self._node("Expand", [mask, to], at)
-        spread.shape = ir.Shape([*shape[:2], *wanted])
-        return spread
 
     def _raised(self, mask: ir.Value, at: ir.Node) -> ir.Value:
         rank = len(shape_of(mask) or ())
@@ -268,17 +260,13 @@ def _extremes(value: ir.Value | None, depth: int = 12) -> frozenset[str]:
         one, two = (_extremes(value, depth - 1) for value in node.inputs)
         return one | two | ({"infinity"} if one and two else set())
     if node.op_type == "Mul":
-        return _of_product(node)
+        # ``(1 - mask) * number`` and its like, the mask an integer or a truth value.
+        for one, two in (node.inputs, reversed(node.inputs)):
+            factor = number(two)
+            if factor is not None and np.isfinite(factor) and _small(one):
+                return frozenset({"lowest"} if abs(factor) >= -_ABSORBS else ())
+        return _BOTH
     return frozenset() if _small(value) else _BOTH
-
-
-def _of_product(node: ir.Node) -> frozenset[str]:
-    """``(1 - mask) * number`` and its like, the mask an integer or a truth value."""
-    for one, two in (node.inputs, reversed(node.inputs)):
-        factor = number(two)
-        if factor is not None and np.isfinite(factor) and _small(one):
-            return frozenset({"lowest"} if abs(factor) >= -_ABSORBS else ())
-    return _BOTH
 
 
 def _small(value: ir.Value | None, depth: int = 8) -> bool:

@@ -194,12 +194,6 @@ def _interleave(editor: edit.Editor, node: ir.Node, conv: ir.Node, axes: Sequenc
         numbers = ([0] * len(cut), list(cut.values()), list(cut))
         parts = [editor.constant(stem, np.array(one, np.int64)) for one in numbers]
         chain.append(editor.node("Slice", [chain[-1].outputs[0], *parts], name=stem))
-    _replace(node, activation, end, chain)
-
-
-def _replace(
-    node: ir.Node, activation: ir.Node | None, end: ir.Value, chain: Sequence[ir.Node]
-) -> None:
     result = chain[-1].outputs[0]
     for made in chain:
         made.outputs[0].type = node.outputs[0].type

@@ -122,16 +122,13 @@ def merge_limits(model: ir.Model) -> int:
             continue
         dtype = one.source.dtype
         if dtype is not None and dtype.is_floating_point() and alone(before.outputs[0]):
-            count += _put(node, joined(one, two), dtype, editor)
+            found = joined(one, two)
+            limits = [
+                editor.constant(f"{node.name}_{what}", np.array(limit, dtype.numpy()))
+                if np.isfinite(limit)
+                else None
+                for what, limit in (("min", found.low), ("max", found.high))
+            ]
+            made = editor.node("Clip", [found.source, *limits], name=f"{node.name}_clip")
+            count += int(replace(node, made))
     return count
-
-
-def _put(node: ir.Node, found: Clamp, dtype: ir.DataType, editor: Editor) -> int:
-    limits = [
-        editor.constant(f"{node.name}_{what}", np.array(limit, dtype.numpy()))
-        if np.isfinite(limit)
-        else None
-        for what, limit in (("min", found.low), ("max", found.high))
-    ]
-    made = editor.node("Clip", [found.source, *limits], name=f"{node.name}_clip")
-    return int(replace(node, made))
