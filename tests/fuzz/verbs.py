@@ -59,7 +59,7 @@ STEPS = (
     "fold-preprocess",
     "x.py:Rule",
     'int8-dynamic(exclude=["conv_*"])',
-    "lower-opset(version=13)",
+    "lower-opset(version=21)",
 )
 WORKLOADS = (
     "latency",

@@ -15,11 +15,15 @@ from ortune.core.step import Quantizer
 from ortune.quantization.block_grid import BlockSteps, Packed, Spec, unpack
 
 Arrays = Mapping[str, np.ndarray]
+HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 
 
 def model_of(text: str, weights: Arrays | None = None) -> ir.Model:
-    """Parse ONNX text; `weights` become initializers of the names that the text leaves open."""
-    proto = onnx.parser.parse_model(text)
+    """Parse ONNX text; `weights` become initializers of the names that the text leaves open.
+
+    A text that begins with its graph is of opset 17.
+    """
+    proto = onnx.parser.parse_model(text if text.startswith("<") else f"{HEAD} {text}")
     for name, array in (weights or {}).items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     proto = onnx.shape_inference.infer_shapes(proto, check_type=True)

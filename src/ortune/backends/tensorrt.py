@@ -20,7 +20,7 @@ from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
-from ortune.model.io.identity import identity
+from ortune.model.io.protobuf import identity
 from ortune.runtimes.onnxruntime import (
     checks,
     compiled,

@@ -84,10 +84,12 @@ class Transform(Plugin):
     automatic: ClassVar[bool] = True
     needs_opset: ClassVar[int] = 0
     """Lowest default-domain opset it can write for; the search raises older models first."""
+    consumes: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """Operators of which a model must have one of each group; ``domain::op`` for other domains."""
 
     def applies(self, facts: Facts) -> bool:
         """Test cheaply, from op counts alone; False leaves it out of the default recipe."""
-        return True
+        return all(facts.has(*group) for group in self.consumes)
 
     def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Say whether a backend gains by it; False leaves it out of that backend's recipes."""

@@ -26,7 +26,6 @@ class Spec:
     """The kind of grid.
 
     Attributes:
-        bits: Of one weight.
         block: Weights that share a step: a power of two, 16 to 256.
         symmetric: The zero point is the middle integer and is not stored.
     """
@@ -136,7 +135,6 @@ class Packed:
     """A weight as it is stored.
 
     Attributes:
-        spec: The kind of grid.
         width: Weights a row, padding not counted.
         integers: uint8, shape [rows, blocks, block * bits / 8].
         scale: float32 or float16, shape [rows, blocks].

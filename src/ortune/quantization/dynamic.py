@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization import grid as grids
-from ortune.quantization.computed_weights import assembled
 from ortune.quantization.contrib_ops import taken_attributes
 from ortune.quantization.grid import Grid, Kind
-from ortune.quantization.layers import Layer, layers
+from ortune.quantization.layers import Layer, assembled, layers
 from ortune.quantization.replace import stand_in
 
 Held: TypeAlias = tuple[ir.Value, ir.Value, ir.Value | None]

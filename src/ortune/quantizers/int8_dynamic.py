@@ -23,8 +23,7 @@ from ortune.quantization.grid import Grid, weight_grid
 from ortune.quantization.layers import Layer, layers
 from ortune.quantization.node_filter import chosen
 from ortune.quantization.roles import Role
-from ortune.quantization.rounding.matrices import watch
-from ortune.quantization.rounding.product_errors import worst
+from ortune.quantization.rounding.matrices import watch, worst
 from ortune.quantization.weights import embeddings as tables
 
 
@@ -136,7 +135,13 @@ class Int8Dynamic(Quantizer):
         tables.store_tables(model, edit.Editor(model.graph), found, {}, left, alone=True)
         for node in rewriter.refused:
             edit.refuse(model, node, "the integer operator lacks one of its attributes or inputs")
-        self._note(model, len(alike) - count - len(rewriter.refused))
+        others = len(alike) - count - len(rewriter.refused)
+        if others:
+            what = "layer" if others == 1 else "layers"
+            edit.note(model, f"left in float: {others} {what} without a large constant weight")
+        recurrent = sum(1 for node in edit.every_node(model) if node.op_type == "GRU")
+        if recurrent:
+            edit.note(model, f"{recurrent} GRU stay in float: there is no dynamic kernel")
         return count
 
     def _worst(self, model: ir.Model, ranges: Ranges) -> frozenset[ir.Node]:
@@ -153,14 +158,6 @@ class Int8Dynamic(Quantizer):
             names = ", ".join(f"'{layer.node.name}'" for layer in found)
             edit.note(model, f"left in float, as rounding costs most there: {names}")
         return frozenset(layer.node for layer in found)
-
-    def _note(self, model: ir.Model, left: int) -> None:
-        if left:
-            what = "layer" if left == 1 else "layers"
-            edit.note(model, f"left in float: {left} {what} without a large constant weight")
-        recurrent = sum(1 for node in edit.every_node(model) if node.op_type == "GRU")
-        if recurrent:
-            edit.note(model, f"{recurrent} GRU stay in float: there is no dynamic kernel")
 
 
 def _graphs(model: ir.Model) -> tuple[ir.Graph, ...]:

@@ -21,7 +21,7 @@ from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization import int8_rescues
 from ortune.quantization.layers import Layer
 from ortune.quantization.node_filter import chosen
-from ortune.quantization.qdq import float_ends, runtime_rules
+from ortune.quantization.qdq import qoperators, runtime_rules
 from ortune.quantization.qdq import scope as scopes
 from ortune.quantization.qdq.insert import Pairs, grids
 from ortune.quantization.qdq.placement import Placement, place_all
@@ -256,7 +256,7 @@ class Int8Static(Quantizer):
             for layer in placement.layers:
                 packer.pack(layer, steps[layer.x].scale, smooth.get(layer.x))
         if self.target == "cpu":
-            float_ends.part(editor, layers)
+            qoperators.part_products(editor, layers)
         tables.store_tables(
             model, editor, found, packer.constants(), scope.left, alone=self.embeddings
         )

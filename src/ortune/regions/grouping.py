@@ -16,7 +16,7 @@ from ortune.model.graph.match import label
 from ortune.model.graph.spec import shape_of
 from ortune.model.io import names
 from ortune.model.shapes.infer import shaped
-from ortune.quantization.computed_weights import PUTS_TOGETHER
+from ortune.quantization.layers import PUTS_TOGETHER
 
 By: TypeAlias = Literal["region", "node", "op"]
 

@@ -46,21 +46,17 @@ def raise_to(model: ir.Model, version: int) -> int:
         if len(after.node) != 1 or not _equal(after.node[0], before.node[0]):
             _splice(node, ir.serde.deserialize_graph(after), before)
             count += 1
-    _forget_masks(model)
-    if old < 7 <= version:
-        _spread_slopes(model, old, version)
-    model.opset_imports[""] = version
-    names.unique(model)
-    return count
-
-
-def _forget_masks(model: ir.Model) -> None:
-    """A mask that nothing reads may be of the type it has since opset 10, whatever is declared."""
+    # A mask that nothing reads may be of the type it has since opset 10, whatever is declared.
     for node in edit.every_node(model):
         if node.op_type == "Dropout" and not node.domain:
             for mask in node.outputs[1:]:
                 if not is_read(mask):
                     mask.type = ir.TensorType(ir.DataType.BOOL)
+    if old < 7 <= version:
+        _spread_slopes(model, old, version)
+    model.opset_imports[""] = version
+    names.unique(model)
+    return count
 
 
 def _spread_slopes(model: ir.Model, old: int, new: int) -> None:

@@ -9,9 +9,8 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, refuse
+from ortune.model.graph.edit import Editor
 from ortune.model.graph.match import number, scalar_for
 from ortune.rewrites.formulas.formula import WIDENS, Site, at_each, put
 
@@ -34,20 +33,16 @@ class CheaperArithmetic(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FINISH
-
-    def applies(self, facts: Facts) -> bool:
-        """There is a power or a division."""
-        return facts.has("Pow", "Div")
+    consumes = (("Pow", "Div"),)
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many operators were changed."""
         return at_each(model, _cheaper, "Pow", "Div")
 
 
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 
 
-def _cheaper(model: ir.Model, node: ir.Node, editor: Editor) -> int:
+def _cheaper(model: ir.Model, node: ir.Node, editor: Editor) -> int | str:
     if len(node.inputs) != 2 or model.opset_imports.get("", 0) < 7:
         return 0
     x, constant = node.inputs
@@ -58,26 +53,23 @@ def _cheaper(model: ir.Model, node: ir.Node, editor: Editor) -> int:
         return 0
     wanted = given in _POWERS if node.op_type == "Pow" else _is_power_of_two(given)
     if not wanted:
-        if node.op_type == "Div":
-            refuse(model, node, "the inverse of the divisor is not exact")
-        return 0
+        return "the inverse of the divisor is not exact" if node.op_type == "Div" else 0
     if not scalar_for(constant, x):
-        refuse(model, node, WIDENS)
-        return 0
-    if node.op_type == "Pow":
-        nodes = frozenset((node,))
-        if given == 2.0:
-            return put(model, editor, Site((x, x), nodes, node), "Mul")
-        if given == 0.5:
-            return put(model, editor, Site((x,), nodes, node), "Sqrt")
-        if given == -0.5 and node.graph is not None:
-            root = editor.node("Sqrt", [x], name=f"{node.name}_root")
-            root.outputs[0].type, root.outputs[0].shape = x.type, x.shape
-            node.graph.insert_before(node, root)
-            x = root.outputs[0]
-        return put(model, editor, Site((x,), nodes, node), "Reciprocal")
-    inverse = editor.constant(f"{node.name}_inverse", np.array(1 / given, x.dtype.numpy()))
-    return put(model, editor, Site((x, inverse), frozenset((node,)), node), "Mul")
+        return WIDENS
+    if node.op_type == "Div":
+        inverse = editor.constant(f"{node.name}_inverse", np.array(1 / given, x.dtype.numpy()))
+        return put(model, editor, Site((x, inverse), frozenset((node,)), node), "Mul")
+    nodes = frozenset((node,))
+    if given == 2.0:
+        return put(model, editor, Site((x, x), nodes, node), "Mul")
+    if given == 0.5:
+        return put(model, editor, Site((x,), nodes, node), "Sqrt")
+    if given == -0.5 and node.graph is not None:
+        root = editor.node("Sqrt", [x], name=f"{node.name}_root")
+        root.outputs[0].type, root.outputs[0].shape = x.type, x.shape
+        node.graph.insert_before(node, root)
+        x = root.outputs[0]
+    return put(model, editor, Site((x,), nodes, node), "Reciprocal")
 
 
 _POWERS = (2.0, 0.5, -1.0, -0.5)

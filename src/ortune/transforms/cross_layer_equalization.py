@@ -63,11 +63,9 @@ class CrossLayerEqualization(Transform):
             )
 
     def applies(self, facts: Facts) -> bool:
-        """There are two layers at least."""
         return sum(facts.ops.get(op, 0) for op in ("Conv", "Gemm", "MatMul")) > 1
 
     def apply(self, model: ir.Model) -> int:
-        """Scale in place and return how many pairs of layers were."""
         editor = edit.Editor(model.graph)
         held: dict[ir.Node, HeldLayer] = {}
         pairs = [

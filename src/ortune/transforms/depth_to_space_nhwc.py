@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.rewrites.layers.convolutions import spread_channels_last
 
@@ -31,15 +30,11 @@ class DepthToSpaceNhwc(Transform):
 
     stage: ClassVar[Stage] = Stage.FINISH
     automatic: ClassVar[bool] = False
+    consumes = (("DepthToSpace",),)
     needs_opset: ClassVar[int] = 5
     """Reshape takes its target as an input."""
 
-    def applies(self, facts: Facts) -> bool:
-        """There is a DepthToSpace."""
-        return facts.has("DepthToSpace")
-
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were written so."""
         if model.opset_imports.get("", 0) < self.needs_opset:
             return 0
         return spread_channels_last(model)

@@ -10,12 +10,11 @@ import onnx_ir as ir
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.replace import replace
 
-_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "FusedConv"})
+_CONVOLUTIONS = ("Conv", "ConvTranspose", "FusedConv")
 
 
 @dataclass(frozen=True)
@@ -30,17 +29,13 @@ class DequantizeAtLoad(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FINISH
-
-    def applies(self, facts: Facts) -> bool:
-        """There is something to widen, and convolutions."""
-        return facts.has("DequantizeLinear") and facts.has(*_CONVOLUTIONS)
+    consumes = (("DequantizeLinear",), _CONVOLUTIONS)
 
     def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """OpenVINO keeps the integers until they are used; onnxruntime's CPU kernels cannot."""
         return backend.name() == "cpu"
 
     def apply(self, model: ir.Model) -> int:
-        """Rewrite in every graph and return how many weights were."""
         done = 0
         for graph in edit.every_graph(model):
             editor = edit.Editor(graph)

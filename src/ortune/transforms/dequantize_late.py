@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune, qdq
 from ortune.model.graph.qdq import Constants
@@ -27,13 +26,9 @@ class DequantizeLate(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FUSE
-
-    def applies(self, facts: Facts) -> bool:
-        """There are integers to move."""
-        return facts.has("DequantizeLinear", "com.microsoft::DequantizeLinear")
+    consumes = (("DequantizeLinear", "com.microsoft::DequantizeLinear"),)
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many nodes moved."""
         count = 0
         for graph in edit.every_graph(model):
             editor = edit.Editor(graph)

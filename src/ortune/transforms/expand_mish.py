@@ -39,7 +39,6 @@ class ExpandMish(Transform):
     stage: ClassVar[Stage] = Stage.FINISH
 
     def applies(self, facts: Facts) -> bool:
-        """There is a Mish in either form."""
         return facts.has("Mish") or (facts.has("Softplus") and facts.has("Tanh"))
 
     def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
@@ -47,13 +46,12 @@ class ExpandMish(Transform):
         return backend.name() == "cpu"
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were rewritten."""
         if model.opset_imports.get("", 0) < 8:
             return 0
         return at_each(model, _expand, "Mish", "Tanh")
 
 
-def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:
+def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int | str:
     x, last = node.inputs[0], node
     if node.op_type == "Tanh":
         softplus = maker(x, "Softplus")
@@ -64,8 +62,7 @@ def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:
         if product is None or other(product, node.outputs[0]) is not x:
             return 0
         if not alone(softplus.outputs[0]):
-            refuse(model, node, READ_ELSEWHERE)
-            return 0
+            return READ_ELSEWHERE
         last = product
     if x is None or x.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
         refuse(model, last, NO_KERNEL)

@@ -9,9 +9,8 @@ import onnx_ir as ir
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, refuse
+from ortune.model.graph.edit import Editor
 from ortune.model.graph.replace import replace
 from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import fixed_array
@@ -34,39 +33,32 @@ class ExpandPrelu(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FINISH
-
-    def applies(self, facts: Facts) -> bool:
-        """There is a PRelu."""
-        return facts.has("PRelu")
+    consumes = (("PRelu",),)
 
     def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Others have kernels of their own."""
         return backend.name() == "cpu"
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were rewritten."""
         if model.opset_imports.get("", 0) < 9:
             return 0
         return at_each(model, _expand, "PRelu")
 
 
-def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int:
+def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int | str:
     x, slope = node.inputs
     array = fixed_array(slope)
     if array is None or slope is None or x is None:
-        refuse(model, node, "its slope is not constant")
-        return 0
+        return "its slope is not constant"
     if array.size < 2 or array.dtype.kind != "f":
         return 0
     choice = "Max" if (array <= 1).all() else "Min" if (array >= 1).all() else None
     if choice is None:
-        refuse(model, node, "its slopes lie on both sides of one")
-        return 0
+        return "its slopes lie on both sides of one"
     shape = shape_of(x)
     tail = None if shape is None else shape[len(shape) - array.ndim :]
     if tail is None or any(n not in (1, m) for n, m in zip(array.shape, tail, strict=False)):
-        refuse(model, node, "its slopes are not known to be broadcast")
-        return 0
+        return "its slopes are not known to be broadcast"
     product = editor.node("Mul", [x, slope], name=f"{node.name}_sloped")
     made = editor.node(choice, [x, product.outputs[0]], name=f"{node.name}_{choice.lower()}")
     product.outputs[0].type, product.outputs[0].shape = node.outputs[0].type, node.outputs[0].shape

@@ -3,21 +3,307 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from ortune.core import preprocess, wording
-from ortune.core.errors import BadModel, BadSettings
+from ortune.core.errors import BadData, BadModel, BadSettings
 from ortune.core.plugins import codec
 from ortune.core.plugins.bounds import ANY, Bounds
 from ortune.core.preprocess import Interpolation, Preprocess, Size
+from ortune.core.session import Tensors
 from ortune.core.step import Bridge, Stage, Transform
 from ortune.model.graph import edit, prune, spec
+from ortune.model.graph.edit import Editor, const_array
 from ortune.rewrites.formulas.formula import Chain
-from ortune.rewrites.images.preprocessing import MODES, Picture, Pictures, only_readers, write
+from ortune.rewrites.layers.affine import Absorber, Affine, FoldableLayer, foldable
 from ortune.rewrites.raise_version import raise_to
+
+MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
+"""Pillow's interpolation -> Resize's; it has no other."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is written.
+
+    Attributes:
+        settings: In full.
+        size: Height and width of the pictures; None takes any.
+        rank: Of the tensor, 3 or 4.
+        dtype: Of the tensor.
+    """
+
+    settings: Preprocess
+    size: tuple[int, int] | None
+    rank: int
+    dtype: ir.DataType
+
+    @property
+    def target(self) -> tuple[int, int] | None:
+        """Height and width behind the resize, where they are known."""
+        resize = self.settings.resize
+        if isinstance(resize, tuple):
+            return resize
+        if self.size is None:
+            return None
+        if resize is None:
+            return self.size
+        width, height = preprocess.resized((self.size[1], self.size[0]), resize)
+        return height, width
+
+    @property
+    def resizes(self) -> bool:
+        """Whether a Resize is needed."""
+        return self.settings.resize is not None and (self.size is None or self.target != self.size)
+
+    def affine(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return a and b of tensor = a * pixel + b, one a channel in the order as fed."""
+        mean, std = (
+            np.broadcast_to(preprocess.per_channel(self.settings, name), self.settings.depth)
+            for name in ("mean", "std")
+        )
+        divided = std.astype(np.float64)
+        scale: NDArray[np.float64] = np.float64(self.settings.scale) / divided
+        return scale, -mean.astype(np.float64) / divided
+
+
+def write(chain: Chain, value: ir.Value, picture: Picture, readers: Sequence[ir.Node]) -> ir.Value:
+    """Write all nodes and return the tensor; the first convolution takes the scale in.
+
+    Args:
+        chain: Takes the nodes.
+        value: The pictures.
+        picture: What to write.
+        readers: What reads the tensor now.
+    """
+    settings = picture.settings
+    if picture.rank == 3 and (picture.resizes or settings.crop is not None):
+        value = chain.add("Unsqueeze", value, chain.constant("front", [0]))
+    if picture.resizes:
+        value = _resize(chain, value, picture)
+    if settings.crop is not None:
+        value = _crop(chain, value, picture)
+    if picture.rank == 3 and (picture.resizes or settings.crop is not None):
+        value = chain.add("Squeeze", value, chain.constant("front", [0]))
+    if settings.layout == "NCHW":
+        order = [0, 3, 1, 2] if picture.rank == 4 else [2, 0, 1]
+        value = chain.add("Transpose", value, attributes={"perm": order})
+    scale, shift = picture.affine()
+    conv = _conv(readers, picture)
+    flips = settings.channels == "bgr"
+    left = _into(chain.editor, conv, scale, shift, flips=flips) if conv is not None else None
+    if left is not None:
+        scale, shift, flips = np.ones_like(scale), left, False
+    if flips:
+        axis = -3 if settings.layout == "NCHW" else -1
+        order_of = chain.constant("bgr", [2, 1, 0])
+        value = chain.add("Gather", value, order_of, attributes={"axis": axis})
+    return _arithmetic(chain, value, picture, scale, shift)
+
+
+def _resize(chain: Chain, value: ir.Value, picture: Picture) -> ir.Value:
+    """Resize bytes as Pillow does: antialiased, weights outside of the picture left out."""
+    settings = picture.settings
+    attributes: dict[str, object] = {"mode": MODES[settings.interpolation], "axes": [1, 2]}
+    if settings.interpolation == "nearest":
+        attributes |= {"nearest_mode": "round_prefer_ceil"}
+    else:
+        attributes |= {"antialias": 1, "exclude_outside": 1, "cubic_coeff_a": -0.5}
+    resize = settings.resize
+    if picture.target is not None:
+        sizes = chain.constant("size", picture.target)
+    else:
+        side = float(resize) if isinstance(resize, int) else 0.0
+        shape = chain.add("Shape", value, attributes={"start": 1, "end": 3})
+        given = chain.cast(shape, ir.DataType.DOUBLE)
+        shorter = chain.add("ReduceMin", given, attributes={"keepdims": 0})
+        factor = chain.add("Div", chain.constant("side", side, np.float64), shorter)
+        rounded = chain.add("Round", chain.add("Mul", given, factor))
+        whole = chain.cast(rounded, ir.DataType.INT64)
+        sizes = chain.add("Max", whole, chain.constant("shorter", [int(side)]))
+    return chain.add("Resize", value, None, None, sizes, attributes=attributes)
+
+
+def _crop(chain: Chain, value: ir.Value, picture: Picture) -> ir.Value:
+    """Cut the centre out, at Pillow's offsets: half a pixel goes to the even side."""
+    settings, target = picture.settings, picture.target
+    size = preprocess.both(settings.crop or 0)
+    axes = chain.constant("axes", [1, 2])
+    if target is not None:
+        begin = [round((whole - part) / 2) for whole, part in zip(target, size, strict=True)]
+        if not any(begin) and target == size:
+            return value
+        end = [at + part for at, part in zip(begin, size, strict=True)]
+        first, last = chain.constant("begin", begin), chain.constant("end", end)
+        return chain.add("Slice", value, first, last, axes)
+    wanted = chain.constant("crop", size)
+    shape = chain.add("Shape", value, attributes={"start": 1, "end": 3})
+    spare = chain.cast(chain.add("Sub", shape, wanted), ir.DataType.DOUBLE)
+    halves = chain.add("Mul", spare, chain.constant("half", 0.5, np.float64))
+    first = chain.cast(chain.add("Round", halves), ir.DataType.INT64)
+    cut = chain.add("Slice", value, first, chain.add("Add", first, wanted), axes)
+    # A picture that is smaller than the crop must fail here, not go on in another size.
+    return chain.add("Reshape", cut, chain.constant("to", [0, *size, settings.depth]))
+
+
+def _conv(readers: Sequence[ir.Node], picture: Picture) -> FoldableLayer | None:
+    """Return the convolution that may take the scale in, if it alone reads the tensor."""
+    fits = picture.settings.layout == "NCHW" and picture.rank == 4
+    at = foldable(readers[0]) if fits and len(readers) == 1 else None
+    if at is None or at.node.op_type != "Conv" or picture.dtype != ir.DataType.FLOAT:
+        return None
+    return at if at.group == 1 and at.inputs == picture.settings.depth else None
+
+
+def _into(
+    editor: Editor,
+    at: FoldableLayer,
+    scale: NDArray[np.float64],
+    shift: NDArray[np.float64],
+    *,
+    flips: bool,
+) -> NDArray[np.float64] | None:
+    """Let weights take the scale and the order of channels; return the shift that is left.
+
+    Where zeros pad the tensor the sum over the taps is another at the border: there the pixels
+    are shifted by b / a first, and the zeros stay zeros. None where the weights cannot change.
+    """
+    x = at.node.inputs[0]
+    left = shift / scale if at.padded else np.zeros_like(shift)
+    taken = np.zeros_like(shift) if at.padded else shift
+    if x is None or Absorber(editor).before(at, Affine(scale, taken), x) is not None:
+        return None
+    weights = const_array(at.node.inputs[1])
+    if flips and weights is not None:
+        turned = editor.constant(f"{at.node.name}_turned", np.ascontiguousarray(weights[:, ::-1]))
+        at.node.replace_input_with(1, turned)
+    return left[::-1] if flips else left
+
+
+def _arithmetic(
+    chain: Chain,
+    value: ir.Value,
+    picture: Picture,
+    scale: NDArray[np.float64],
+    shift: NDArray[np.float64],
+) -> ir.Value:
+    if picture.dtype == ir.DataType.UINT8 and not shift.any() and (scale == 1).all():
+        return value
+    shape = (-1, 1, 1) if picture.settings.layout == "NCHW" else (-1,)
+    value = chain.cast(value, ir.DataType.FLOAT)
+    if (scale != 1).any():
+        value = chain.add("Mul", value, chain.constant("scale", scale.reshape(shape), np.float32))
+    if shift.any():
+        value = chain.add("Add", value, chain.constant("shift", shift.reshape(shape), np.float32))
+    if picture.dtype in (ir.DataType.UINT8, ir.DataType.INT8):
+        low, high = (0, 255) if picture.dtype == ir.DataType.UINT8 else (-128, 127)
+        limits = [chain.constant("limit", edge, np.float32) for edge in (low, high)]
+        value = chain.add("Clip", chain.add("Round", value), *limits)
+    return value if picture.dtype == ir.DataType.FLOAT else chain.cast(value, picture.dtype)
+
+
+def only_readers(value: ir.Value) -> list[ir.Node]:
+    """Return what reads a value; none of it where that is not all."""
+    return [] if value.is_graph_output() else [node for node, _ in value.uses()]
+
+
+_RESIZED = 30.0
+"""Decibels where a picture is resized by Resize on one side and by Pillow on the other."""
+_SIXTEEN = 50.0
+"""Decibels where the tensor has 16 bits: one rounding more or less shows."""
+
+
+class Pictures(Bridge):
+    """Tensors go over as the pictures they would come from; those go back through Pillow.
+
+    A tensor holds what is left of a picture behind resize and crop. The picture made back is
+    surrounded by its edge where something was cropped, and repeats pixels where its size is fixed.
+    """
+
+    def __init__(self, name: str, picture: Picture, dtype: np.dtype[Any]) -> None:
+        self._name, self._picture, self._dtype = name, picture, dtype
+        if picture.resizes and picture.size is not None:
+            self.decibels = _RESIZED
+        elif dtype.itemsize == 2:
+            self.decibels = _SIXTEEN
+
+    def samples(self, old: Tensors) -> Iterable[Tensors]:
+        """Yield the pictures of one sample."""
+        tensor = old[self._name]
+        several = tensor.ndim == 4
+        made = [self._back(one) for one in (tensor if several else tensor[None])]
+        yield {**old, self._name: np.stack(made) if several else made[0]}
+
+    def runs(self, new: Tensors) -> Sequence[Tensors]:
+        """Preprocess pictures as the house does.
+
+        Raises:
+            BadData: Pillow is missing.
+        """
+        pictures = new[self._name]
+        several = pictures.ndim == 4
+        made = [self._there(one) for one in (pictures if several else pictures[None])]
+        values = (np.stack(made) if several else made[0]).astype(self._dtype)
+        return [{**new, self._name: values}]
+
+    def _there(self, picture: NDArray[np.uint8]) -> NDArray[np.float32]:
+        settings = self._picture.settings
+        if settings.resize is not None or settings.crop is not None:
+            try:
+                from PIL import Image
+            except ImportError:
+                raise BadData(
+                    "comparing resized pictures needs Pillow", fix="pip install ortune[images]"
+                ) from None
+            image = Image.fromarray(picture[..., 0] if settings.depth == 1 else picture)
+            picture = preprocess.pixels(image, settings, "a sample")
+        return preprocess.values(picture, settings)
+
+    def _back(self, tensor: NDArray[Any]) -> NDArray[np.uint8]:
+        settings = self._picture.settings
+        values = np.asarray(tensor, np.float64)
+        if settings.layout == "NCHW":
+            values = values.transpose(1, 2, 0)
+        scale, shift = self._picture.affine()
+        made: NDArray[np.uint8] = np.clip(np.rint((values - shift) / scale), 0, 255).astype("u1")
+        if settings.channels == "bgr":
+            made = made[..., ::-1]
+        if settings.crop is not None:
+            made = _surrounded(made, self._before_crop(made.shape))
+        size = self._picture.size
+        return np.ascontiguousarray(made if size is None else _repeated(made, size))
+
+    def _before_crop(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        target, resize = self._picture.target, self._picture.settings.resize
+        if target is not None:
+            return target
+        side = resize if isinstance(resize, int) else 0
+        return max(side, shape[0]), max(side, shape[1])
+
+
+def _surrounded(values: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Give a picture an edge so that the crop of `size` finds it again."""
+    spare = [max(0, whole - part) for whole, part in zip(size, values.shape, strict=False)]
+    begin = [round(one / 2) for one in spare]
+    pads = [(at, one - at) for at, one in zip(begin, spare, strict=True)]
+    return np.pad(values, [*pads, (0, 0)], mode="edge")
+
+
+def _repeated(values: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    height, width = size
+    rows, columns = (
+        np.arange(wanted) * have // wanted
+        for wanted, have in ((height, values.shape[0]), (width, values.shape[1]))
+    )
+    found: NDArray[np.uint8] = values[rows][:, columns]
+    return found
+
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 _BYTES = {ir.DataType.UINT8, ir.DataType.INT8}

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.match import maker, nodes_of, reader
@@ -52,13 +51,9 @@ class FuseAffine(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FINISH
-
-    def applies(self, facts: Facts) -> bool:
-        """There is arithmetic and something to put it into."""
-        return facts.has(*ARITHMETIC) and facts.has(*OPS)
+    consumes = (ARITHMETIC, OPS)
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many nodes went."""
         infer(model)
         opset = model.opset_imports.get("", 0)
         absorber = Absorber(edit.Editor(model.graph))

@@ -49,7 +49,6 @@ class FuseAttention(Transform):
     """Lowest default-domain opset that has the operator."""
 
     def applies(self, facts: Facts) -> bool:
-        """There is a Softmax between products, or what `fuse-softmax` makes one of."""
         written = facts.has("Exp") and facts.has("ReduceMax") and facts.has("ReduceSum")
         return (facts.has("Softmax") or written) and facts.ops.get("MatMul", 0) >= 2
 
@@ -58,7 +57,6 @@ class FuseAttention(Transform):
         return "com.microsoft" in backend.domains
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were fused."""
         if model.opset_imports.get("", 0) < self.needs_opset:
             return 0
         with named(model):

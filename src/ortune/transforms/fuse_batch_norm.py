@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.match import maker, nodes_of, reader
@@ -48,13 +47,9 @@ class FuseBatchNorm(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FUSE
-
-    def applies(self, facts: Facts) -> bool:
-        """There is a BatchNormalization, and something to put it into."""
-        return facts.has("BatchNormalization") and facts.has(*OPS)
+    consumes = (("BatchNormalization",), OPS)
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were fused."""
         infer(model)
         absorber = Absorber(edit.Editor(model.graph))
         norms = nodes_of(model, "BatchNormalization")

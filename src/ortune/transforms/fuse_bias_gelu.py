@@ -9,9 +9,8 @@ import onnx_ir as ir
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, attribute, const_tensor, refuse
+from ortune.model.graph.edit import Editor, attribute, const_tensor
 from ortune.model.graph.match import maker
 from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
@@ -32,21 +31,17 @@ class FuseBiasGelu(Transform):
 
     stage: ClassVar[Stage] = Stage.FINISH
     automatic: ClassVar[bool] = False
-
-    def applies(self, facts: Facts) -> bool:
-        """There is a Gelu and a sum."""
-        return facts.has("Gelu") and facts.has("Add")
+    consumes = (("Gelu",), ("Add",))
 
     def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Those with onnxruntime's own operators, but for the CPU provider."""
         return beyond_cpu(backend)
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were fused."""
         return at_each_foreign(model, _fuse, "Gelu")
 
 
-def _fuse(model: ir.Model, gelu: ir.Node, editor: Editor) -> int:
+def _fuse(model: ir.Model, gelu: ir.Node, editor: Editor) -> int | str:
     add = maker(gelu.inputs[0], "Add")
     for x, bias in (add.inputs, tuple(reversed(add.inputs))) if add is not None else ():
         tensor = None if overridable(bias) else const_tensor(bias)
@@ -54,11 +49,9 @@ def _fuse(model: ir.Model, gelu: ir.Node, editor: Editor) -> int:
         if x is None or add is None or tensor is None or len(tensor.shape) != 1:
             continue
         if shape is None or tuple(tensor.shape) != shape[-1:]:
-            refuse(model, gelu, "the bias is not known to be as long as the last axis")
-            return 0
+            return "the bias is not known to be as long as the last axis"
         if x.dtype not in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
-            refuse(model, gelu, NO_KERNEL)
-            return 0
+            return NO_KERNEL
         tanh = attribute(gelu, "approximate", "none") == "tanh"
         site = Site((x, bias), frozenset((add, gelu)), gelu)
         op = "FastGelu" if tanh else "BiasGelu"

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, refuse
+from ortune.model.graph.edit import Editor
 from ortune.rewrites.formulas.formula import Site, at_each, put
 from ortune.rewrites.simplify.clamps import chain, clamp
 
@@ -39,18 +39,16 @@ class FuseClip(Transform):
     stage: ClassVar[Stage] = Stage.FUSE
 
     def applies(self, facts: Facts) -> bool:
-        """Something bounds values."""
         bounds = ("Max", "Min")
         return facts.has(*bounds) or facts.ops.get("Clip", 0) + facts.ops.get("Relu", 0) > 1
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were joined."""
         if model.opset_imports.get("", 0) < _OLDEST:
             return 0
         return at_each(model, _fuse, "Max", "Min", "Clip", "Relu")
 
 
-def _fuse(model: ir.Model, last: ir.Node, editor: Editor) -> int:
+def _fuse(model: ir.Model, last: ir.Node, editor: Editor) -> int | str:
     opset = model.opset_imports.get("", 0)
     value = last.outputs[0]
     users = {node for node, _ in value.uses()}
@@ -68,9 +66,8 @@ def _fuse(model: ir.Model, last: ir.Node, editor: Editor) -> int:
         return 0
     dtype = value.dtype
     if dtype not in _TYPES:
-        if dtype is not None and dtype.is_floating_point():
-            refuse(model, last, "this float type has no Clip everywhere")
-        return 0
+        floats = dtype is not None and dtype.is_floating_point()
+        return "this float type has no Clip everywhere" if floats else 0
     nodes = frozenset(found.nodes)
     if found.low == 0.0 and found.high == math.inf:
         return put(model, editor, Site((found.source,), nodes, last), "Relu")

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit
 from ortune.model.graph.match import maker, other, reader
@@ -24,13 +23,9 @@ class FuseDynamicProducts(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FUSE
-
-    def applies(self, facts: Facts) -> bool:
-        """There are integer products."""
-        return facts.has("MatMulInteger")
+    consumes = (("MatMulInteger",),)
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many products were respelled."""
         count = 0
         for graph in edit.every_graph(model):
             editor = edit.Editor(graph)

@@ -12,7 +12,7 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import prune
-from ortune.model.graph.edit import Editor, attribute, const_tensor, refuse
+from ortune.model.graph.edit import Editor, attribute, const_tensor
 from ortune.model.graph.match import maker
 from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import overridable
@@ -40,7 +40,6 @@ class FuseEmbedLayerNorm(Transform):
     automatic: ClassVar[bool] = False
 
     def applies(self, facts: Facts) -> bool:
-        """There are look-ups, sums and a norm."""
         gathers = facts.ops.get("Gather", 0) > 1
         return gathers and facts.has("LayerNormalization") and facts.has("Add")
 
@@ -49,7 +48,6 @@ class FuseEmbedLayerNorm(Transform):
         return beyond_cpu(backend)
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were fused."""
         return at_each_foreign(model, _fuse, "LayerNormalization")
 
 
@@ -59,19 +57,17 @@ class _Table:
     ids: ir.Value
 
 
-def _fuse(model: ir.Model, norm: ir.Node, editor: Editor) -> int:
+def _fuse(model: ir.Model, norm: ir.Node, editor: Editor) -> int | str:
     nodes: list[ir.Node] = [norm]
     tables = _tables(norm.inputs[0], nodes)
     if tables is None or len(tables) not in (2, 3) or norm.graph is None:
         return 0
     rank = 3
     if attribute(norm, "axis", -1) not in (-1, rank - 1) or len(norm.inputs) < rank:
-        refuse(model, norm, "the norm has no shift, or goes over more axes than the last")
-        return 0
+        return "the norm has no shift, or goes over more axes than the last"
     placed = _placed(tables)
     if placed is None:
-        refuse(model, norm, "the indices are not known to fit each other")
-        return 0
+        return "the indices are not known to fit each other"
     words, positions, segments = placed
     ids = [_narrow(norm, one, editor) for one in (words, segments, positions)]
     inputs = (

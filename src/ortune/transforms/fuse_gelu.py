@@ -9,9 +9,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, refuse
+from ortune.model.graph.edit import Editor
 from ortune.model.graph.match import maker, number, other, reader
 from ortune.rewrites.formulas.formula import (
     INCOMPLETE,
@@ -43,15 +42,11 @@ class FuseGelu(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FUSE
+    consumes = (("Erf", "Tanh"), ("Mul",), ("Add", "Sum"))
     needs_opset: ClassVar[int] = 20
     """Lowest default-domain opset that has the operator."""
 
-    def applies(self, facts: Facts) -> bool:
-        """There is an Erf or a Tanh, and what multiplies and adds."""
-        return facts.has("Erf", "Tanh") and facts.has("Mul") and facts.has("Add", "Sum")
-
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were fused."""
         if model.opset_imports.get("", 0) < self.needs_opset:
             return 0
         return at_each(model, _fuse, "Erf", "Tanh")
@@ -61,7 +56,7 @@ _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _K, _C = math.sqrt(2 / math.pi), 0.044715
 
 
-def _fuse(model: ir.Model, anchor: ir.Node, editor: Editor) -> int:
+def _fuse(model: ir.Model, anchor: ir.Node, editor: Editor) -> int | str:
     erf = anchor.op_type == "Erf"
     inner = anchor.inputs[0]
     found = () if inner is None else _erf_argument(inner) if erf else _tanh_argument(inner)
@@ -72,8 +67,7 @@ def _fuse(model: ir.Model, anchor: ir.Node, editor: Editor) -> int:
             if not of_one(model, site, _TYPES):
                 return 0
             return put(model, editor, site, "Gelu", {} if erf else {"approximate": "tanh"})
-        refuse(model, anchor, INCOMPLETE)
-        return 0
+        return INCOMPLETE
     return 0
 
 

@@ -43,12 +43,10 @@ class FuseHardSwish(Transform):
     stage: ClassVar[Stage] = Stage.FUSE
 
     def applies(self, facts: Facts) -> bool:
-        """There is something that clips, or a HardSigmoid, and what multiplies."""
         clips = facts.has("Clip", "Min", "HardSigmoid")
         return clips and facts.has("Mul", "Div")
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were fused."""
         count = at_each(model, _fuse, "Clip", "Min", "Max", "Relu")
         return count + at_each(model, _join, "HardSigmoid")
 

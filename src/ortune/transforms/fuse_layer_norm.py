@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph.edit import Editor, refuse
 from ortune.model.graph.match import maker, other, reader, reduced
@@ -48,15 +47,11 @@ class FuseLayerNorm(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FUSE
+    consumes = (("ReduceMean",), ("Sqrt", "Pow"), ("Sub",))
     needs_opset: ClassVar[int] = 17
     """Lowest default-domain opset that has the operator."""
 
-    def applies(self, facts: Facts) -> bool:
-        """The parts are there."""
-        return facts.has("ReduceMean") and facts.has("Sqrt", "Pow") and facts.has("Sub")
-
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were fused."""
         if model.opset_imports.get("", 0) < self.needs_opset:
             return 0
         return at_each(model, _fuse, "ReduceMean")

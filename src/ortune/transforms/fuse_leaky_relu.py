@@ -31,11 +31,9 @@ class FuseLeakyRelu(Transform):
     stage: ClassVar[Stage] = Stage.FUSE
 
     def applies(self, facts: Facts) -> bool:
-        """There is a PRelu, or what chooses between two values."""
         return facts.has("PRelu") or (facts.has("Where", "Max") and facts.has("Mul"))
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were fused."""
         return at_each(model, _fuse, "PRelu", "Where", "Max")
 
 

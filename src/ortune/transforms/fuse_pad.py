@@ -9,13 +9,15 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.match import NOT_NEGATIVE, maker, number
 from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import fixed_array
 from ortune.model.shapes.infer import infer
+from ortune.model.shapes.windows import padding
+
+_PADDING = ("Conv", "ConvInteger", "MaxPool", "AveragePool")
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,9 @@ class FusePad(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FUSE
-
-    def applies(self, facts: Facts) -> bool:
-        """There is a Pad and something that pads."""
-        return facts.has("Pad") and facts.has(*_PADDING)
+    consumes = (("Pad",), _PADDING)
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many Pads went."""
         infer(model)
         opset = model.opset_imports.get("", 0)
         count = 0
@@ -61,9 +59,6 @@ class FusePad(Transform):
         if count:
             prune.drop_dead(model)
         return count
-
-
-_PADDING = ("Conv", "ConvInteger", "MaxPool", "AveragePool")
 
 
 def _fuse(node: ir.Node, pad: ir.Node, opset: int) -> str:
@@ -158,34 +153,18 @@ def _wrong_value(node: ir.Node, pad: ir.Node, value: float | None) -> str:
 
 
 def _own(node: ir.Node, axes: int) -> list[int] | None:
-    """Return the padding that a node already does."""
-    match edit.attribute(node, "auto_pad", "NOTSET"):
-        case "NOTSET":
-            return list(edit.attribute(node, "pads", (0,) * (2 * axes)))
-        case "VALID":
-            return [0] * (2 * axes)
-        case mode:
-            return _same(node, axes, upper=mode == "SAME_UPPER")
-
-
-def _same(node: ir.Node, axes: int, *, upper: bool) -> list[int] | None:
-    """Resolve SAME: the output has ceil(size / stride) elements."""
-    shape = shape_of(node.inputs[0])
-    kernel = _kernel(node)
-    if shape is None or kernel is None:
+    """Return the padding that a node already does; SAME needs a known size."""
+    mode = edit.attribute(node, "auto_pad", "NOTSET")
+    if mode in ("NOTSET", "VALID"):
+        return list(edit.attribute(node, "pads", ()) if mode == "NOTSET" else ()) or [0] * 2 * axes
+    shape, kernel = shape_of(node.inputs[0]), _kernel(node)
+    space = [size for size in shape or () if isinstance(size, int)][-axes:]
+    if shape is None or kernel is None or any(not isinstance(size, int) for size in shape[2:]):
         return None
-    strides = edit.attribute(node, "strides", (1,) * axes)
     dilations = edit.attribute(node, "dilations", (1,) * axes)
-    begins, ends = [], []
-    for size, width, step, apart in zip(shape[2:], kernel, strides, dilations, strict=True):
-        if not isinstance(size, int):
-            return None
-        reach = (width - 1) * apart + 1
-        total = max(0, (-(-size // step) - 1) * step + reach - size)
-        half = total // 2
-        begins.append(half if upper else total - half)
-        ends.append(total - half if upper else half)
-    return [*begins, *ends]
+    reach = [(wide - 1) * apart + 1 for wide, apart in zip(kernel, dilations, strict=True)]
+    ends = padding(space, reach, edit.attribute(node, "strides", (1,) * axes), (), mode)
+    return [*(begin for begin, _ in ends), *(end for _, end in ends)]
 
 
 def _kernel(node: ir.Node) -> Sequence[int] | None:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, refuse
+from ortune.model.graph.edit import Editor
 from ortune.rewrites.formulas.formula import INCOMPLETE, at_each
 from ortune.rewrites.formulas.root_mean_square import (
     deviation,
@@ -53,13 +53,12 @@ class FuseRmsNorm(Transform):
         return 0 < means < 2 * count and facts.has("Div", "Reciprocal") and facts.has("Mul")
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were fused."""
         if model.opset_imports.get("", 0) < self.needs_opset:
             return 0
         return at_each(model, _fuse, "ReduceMean")
 
 
-def _fuse(model: ir.Model, mean: ir.Node, editor: Editor) -> int:
+def _fuse(model: ir.Model, mean: ir.Node, editor: Editor) -> int | str:
     found = list(roots(mean))
     if not found or deviation(found[0]) is not None:
         return 0
@@ -72,5 +71,4 @@ def _fuse(model: ir.Model, mean: ir.Node, editor: Editor) -> int:
         if node is not None:
             above = scale_and_shift(node, last, shifts=False)
             return put_norm(model, editor, "RMSNormalization", x, root, above, last)
-    refuse(model, mean, INCOMPLETE)
-    return 0
+    return INCOMPLETE

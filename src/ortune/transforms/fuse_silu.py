@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, attribute, refuse
+from ortune.model.graph.edit import Editor, attribute
 from ortune.model.graph.match import maker, near, other, scalar_for
 from ortune.model.graph.replace import replace
 from ortune.rewrites.formulas.formula import WIDENS, Chain, Site, at_each, put_gated
@@ -36,20 +36,17 @@ class FuseSilu(Transform):
     stage: ClassVar[Stage] = Stage.FUSE
 
     def applies(self, facts: Facts) -> bool:
-        """There is a Swish, or an Exp with what else it takes."""
         return facts.has("Swish") or (facts.has("Exp") and facts.has("Neg", "Mul"))
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were rewritten."""
         return at_each(model, _spell, "Swish") + at_each(model, _fuse, "Exp")
 
 
-def _spell(model: ir.Model, swish: ir.Node, editor: Editor) -> int:
+def _spell(model: ir.Model, swish: ir.Node, editor: Editor) -> int | str:
     """Write Swish(x, alpha) as x Sigmoid(alpha x)."""
     x, alpha = swish.inputs[0], attribute(swish, "alpha", 1.0)
     if x is None or x.dtype is None:
-        refuse(model, swish, "the type of its input is not known")
-        return 0
+        return "the type of its input is not known"
     chain = Chain(editor, str(swish.name))
     inner = x
     if alpha != 1.0:
@@ -58,7 +55,7 @@ def _spell(model: ir.Model, swish: ir.Node, editor: Editor) -> int:
     return int(replace(swish, *chain.nodes))
 
 
-def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int:
+def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int | str:
     minus = maker(exp.inputs[0], "Neg")
     x = minus.inputs[0] if minus is not None else None
     if minus is None or x is None:
@@ -72,8 +69,7 @@ def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int:
         for above in _quotients(total.outputs[0], x):
             site = Site((x,), frozenset((minus, exp, total, *above)), above[-1])
             if not scalar_for(one, x):
-                refuse(model, exp, WIDENS)
-                return 0
+                return WIDENS
             return put_gated(model, editor, site, "Sigmoid")
     return 0
 

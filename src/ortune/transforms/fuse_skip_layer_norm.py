@@ -9,9 +9,8 @@ import onnx_ir as ir
 
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, attribute, const_tensor, refuse
+from ortune.model.graph.edit import Editor, attribute, const_tensor
 from ortune.model.graph.match import maker
 from ortune.model.graph.replace import forward
 from ortune.model.graph.spec import shape_of
@@ -42,27 +41,22 @@ class FuseSkipLayerNorm(Transform):
 
     stage: ClassVar[Stage] = Stage.FINISH
     automatic: ClassVar[bool] = False
-
-    def applies(self, facts: Facts) -> bool:
-        """There are norms and sums."""
-        return facts.has("LayerNormalization", "RMSNormalization") and facts.has("Add")
+    consumes = (("LayerNormalization", "RMSNormalization"), ("Add",))
 
     def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
         """Those with onnxruntime's own operators, but for the CPU provider, which loses."""
         return beyond_cpu(backend)
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were fused."""
         return at_each_foreign(model, _fuse, "LayerNormalization", "RMSNormalization")
 
 
-def _fuse(model: ir.Model, norm: ir.Node, editor: Editor) -> int:
+def _fuse(model: ir.Model, norm: ir.Node, editor: Editor) -> int | str:
     add = maker(norm.inputs[0], "Add")
     if add is None or add.graph is not norm.graph or norm.graph is None:
         return 0
     if why := _misfit(norm, add):
-        refuse(model, norm, why)
-        return 0
+        return why
     x, skip, bias = _parts(add)
     if norm.op_type == "LayerNormalization":
         op, given = "SkipLayerNormalization", [x, skip, *norm.inputs[1:3]]

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, refuse
+from ortune.model.graph.edit import Editor
 from ortune.model.graph.match import maker, reader, reduced
 from ortune.model.graph.spec import shape_of
 from ortune.rewrites.formulas.formula import INCOMPLETE, NO_KERNEL, Site, at_each, put
@@ -33,17 +32,13 @@ class FuseSoftmax(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.SPELL
-
-    def applies(self, facts: Facts) -> bool:
-        """The parts are there."""
-        return facts.has("Exp") and facts.has("ReduceSum") and facts.has("ReduceMax")
+    consumes = (("Exp",), ("ReduceSum",), ("ReduceMax",))
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were fused."""
         return at_each(model, _fuse, "Exp")
 
 
-def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int:
+def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int | str:
     sub = maker(exp.inputs[0], "Sub")
     biggest = maker(sub.inputs[1], "ReduceMax") if sub is not None else None
     if sub is None or biggest is None or biggest.inputs[0] is not sub.inputs[0]:
@@ -54,17 +49,14 @@ def _fuse(model: ir.Model, exp: ir.Node, editor: Editor) -> int:
     if x is None or axis is None or total is None:
         return 0
     if above is None:
-        refuse(model, exp, INCOMPLETE)
-        return 0
+        return INCOMPLETE
     if x.dtype != ir.DataType.FLOAT:
-        refuse(model, exp, NO_KERNEL)
-        return 0
+        return NO_KERNEL
     if model.opset_imports.get("", 0) < 13:
         shape = shape_of(x)
         axis = axis % len(shape) if shape and axis in (-1, len(shape) - 1) else None
     if axis is None:
-        refuse(model, exp, "before opset 13 only the last axis is supported")
-        return 0
+        return "before opset 13 only the last axis is supported"
     op, nodes = above
     site = Site((x,), frozenset((biggest, sub, exp, total, *nodes)), nodes[-1])
     return put(model, editor, site, op, {"axis": axis})

@@ -11,7 +11,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.match import maker, nodes_of, number
@@ -37,13 +36,9 @@ class GroupConvs(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FUSE
-
-    def applies(self, facts: Facts) -> bool:
-        """There is a convolution."""
-        return facts.has("Conv")
+    consumes = (("Conv",),)
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many convolutions were put into groups."""
         editor = edit.Editor(model.graph)
         count = sum(_join(model, editor, node) for node in nodes_of(model, "Concat"))
         count += sum(_sparse(editor, node) for node in nodes_of(model, "Conv"))

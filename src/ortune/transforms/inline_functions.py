@@ -33,7 +33,6 @@ class InlineFunctions(Transform):
     only: tuple[str, ...] = ()
 
     def applies(self, facts: Facts) -> bool:
-        """There is a local function."""
         return facts.functions > 0
 
     def apply(self, model: ir.Model) -> int:

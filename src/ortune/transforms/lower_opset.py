@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -15,11 +14,9 @@ from ortune.core.errors import BadModel, Refused
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit
-from ortune.model.graph.edit import attribute, const_array, discard
+from ortune.model.graph.edit import attribute
 from ortune.model.graph.replace import forward
-from ortune.model.graph.spec import shape_of
 from ortune.model.graph.uses import is_read
-from ortune.model.graph.values import overridable
 from ortune.model.io import names
 from ortune.model.shapes.infer import infer, infer_node
 from ortune.model.shapes.known_values import Known
@@ -34,7 +31,7 @@ class LowerOpset(Transform):
     refused by name, and nothing is written.
 
     Attributes:
-        to: Version of the default domain, 13 or more; must be given.
+        to: Version of the default domain, 21 or more; must be given.
     """
 
     stage: ClassVar[Stage] = Stage.FINISH
@@ -43,7 +40,6 @@ class LowerOpset(Transform):
     to: int = 0
 
     def applies(self, facts: Facts) -> bool:
-        """The model is newer."""
         return facts.opset > self.to > 0
 
     def apply(self, model: ir.Model) -> int:
@@ -56,7 +52,7 @@ class LowerOpset(Transform):
         if not self.to:
             raise Refused(
                 "lower-opset needs a target version",
-                fix='write it: "lower-opset(to=17)"',
+                fix='write it: "lower-opset(to=21)"',
             )
         if (opset := model.opset_imports.get("", 0)) <= self.to:
             edit.note(model, f"the opset is {opset}")
@@ -64,8 +60,8 @@ class LowerOpset(Transform):
         return lower_to(model, self.to) + 1
 
 
-OLDEST = 13
-"""Below, axes and splits were attributes, and softmax took several axes for one."""
+OLDEST = 21
+"""Every onnxruntime that is supported reads it; below, operators are spelled otherwise."""
 
 
 def lower_to(model: ir.Model, version: int) -> int:
@@ -111,15 +107,14 @@ def _lower(editor: edit.Editor, node: ir.Node, old: int, version: int) -> int:
         raise _refusal(node, version, "no such operator is known")
     if after is None:
         return _expand(editor, node, old, version, f"opset {version} has no such operator")
-    settings, inputs = dict(node.attributes), list(node.inputs)
-    for boundary, adapt in _ADAPTERS.get(node.op_type, ()):
-        if version < boundary <= before.since_version and (why := adapt(editor, node)):
-            raise _refusal(node, version, why)
+    settings = dict(node.attributes)
+    if node.op_type == "Cast" and version < 24:
+        node.attributes.pop("round_mode", None)  # it says something of types that are not there
     if why := _misfit(node, before, after):
         if after.since_version == before.since_version:
             raise _refusal(node, version, why)
         return _expand(editor, node, old, version, why)
-    return int(settings != dict(node.attributes) or inputs != list(node.inputs))
+    return int(settings != dict(node.attributes))
 
 
 def _expand(editor: edit.Editor, node: ir.Node, old: int, version: int, why: str) -> int:
@@ -203,126 +198,6 @@ def _type(kind: ir.TypeProtocol) -> str:
             return f"optional({_type(kind.elem_type)})"
         case _:
             return f"tensor({kind.dtype.name.lower()})"
-
-
-# What is spelled otherwise: adapters edit a node and return why there is no way, or nothing.
-
-Adapter: TypeAlias = Callable[[edit.Editor, ir.Node], str]
-
-
-def _write_axes_as_attribute(editor: edit.Editor, node: ir.Node) -> str:
-    """Reductions: axes are an attribute; none of them and `noop_with_empty_axes` is refused."""
-    noop = attribute(node, "noop_with_empty_axes", 0)
-    axes = node.inputs[1] if len(node.inputs) > 1 else None
-    array = const_array(axes)
-    if noop and (axes is None or (array is not None and array.size == 0)):
-        return "without axes it reduces nothing"
-    if axes is not None:
-        if array is None or overridable(axes):
-            return "its axes are computed, and were fixed there"
-        if array.size:
-            node.attributes.add(ir.AttrInt64s("axes", [int(x) for x in array.reshape(-1)]))
-    node.attributes.pop("noop_with_empty_axes", None)
-    node.resize_inputs(1)
-    discard(axes)
-    return ""
-
-
-def _write_split_sizes(editor: edit.Editor, node: ir.Node) -> str:
-    """Equal parts are given by the number of outputs, others by their sizes."""
-    count = node.attributes.pop("num_outputs", None)
-    if count is None or len(node.inputs) > 1:
-        return ""
-    shape = shape_of(node.inputs[0])
-    size = shape[attribute(node, "axis", 0)] if shape is not None else None
-    if not isinstance(size, int):
-        return "the size that it splits is not known"
-    number = len(node.outputs)
-    part = -(-size // number)
-    sizes = [part] * (number - 1) + [size - part * (number - 1)]
-    if len(set(sizes)) > 1:
-        node.resize_inputs(2)
-        held = editor.constant(f"{node.name}_split", np.asarray(sizes, np.int64))
-        node.replace_input_with(1, held)
-    return ""
-
-
-def _drop_allowzero(editor: edit.Editor, node: ir.Node) -> str:
-    """Where zeros are sizes (of empty tensors) a target must be known to have none."""
-    to = const_array(node.inputs[1])
-    if attribute(node, "allowzero", 0) and (to is None or (to == 0).any()):
-        return "zeros of its target are sizes, and stood for copies there"
-    node.attributes.pop("allowzero", None)
-    return ""
-
-
-def _name_grid_modes(editor: edit.Editor, node: ir.Node) -> str:
-    older = {"linear": "bilinear", "cubic": "bicubic", "nearest": "nearest"}
-    mode = attribute(node, "mode", "linear")
-    source = node.inputs[0]
-    if source is None or source.shape is None or len(source.shape) != 4:
-        return "only pictures are sampled there"
-    node.attributes.add(ir.AttrString("mode", older.get(mode, mode)))
-    return ""
-
-
-def _drop(name: str) -> Adapter:
-    """Drop what says something of types only that are not there."""
-
-    def adapt(editor: edit.Editor, node: ir.Node) -> str:
-        node.attributes.pop(name, None)
-        return ""
-
-    return adapt
-
-
-def _allow(name: str, *allowed: str) -> Adapter:
-    """Refuse a value of a text attribute (the first is its default) that is not known there."""
-
-    def adapt(editor: edit.Editor, node: ir.Node) -> str:
-        value = attribute(node, name, allowed[0])
-        return "" if value in allowed else f"it has no {name} {value} there"
-
-    return adapt
-
-
-def _refuse_unset(name: str, default: str, older: str) -> Adapter:
-    """Refuse where the older operator has no such attribute and means another default."""
-
-    def adapt(editor: edit.Editor, node: ir.Node) -> str:
-        value = attribute(node, name, default)
-        if value != older:
-            return f"it has no {name} {value} there"
-        node.attributes.pop(name, None)
-        return ""
-
-    return adapt
-
-
-_REDUCTION = (
-    (18, _allow("reduction", "none", "add", "mul")),
-    (16, _allow("reduction", "none")),
-    (16, _drop("reduction")),
-)
-_MODES = "half_pixel pytorch_half_pixel align_corners asymmetric tf_crop_and_resize"
-_ADAPTERS: Mapping[str, Sequence[tuple[int, Adapter]]] = {
-    **{
-        f"Reduce{kind}": ((18, _write_axes_as_attribute),)
-        for kind in ("Max", "Min", "Mean", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
-    },
-    "Split": ((18, _write_split_sizes),),
-    "Cast": ((24, _drop("round_mode")), (19, _drop("saturate"))),
-    "Reshape": ((14, _drop_allowzero),),
-    "GridSample": ((20, _name_grid_modes),),
-    "RoiAlign": (
-        (16, _refuse_unset("coordinate_transformation_mode", "half_pixel", "output_half_pixel")),
-    ),
-    "Resize": ((19, _allow("coordinate_transformation_mode", *_MODES.split())),),
-    "Pad": ((19, _allow("mode", "constant", "reflect", "edge")),),
-    "ScatterElements": _REDUCTION,
-    "ScatterND": _REDUCTION,
-}
-"""Operator -> (version of the change, how to go below it), newest change first."""
 
 
 def function_body(

@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune
 from ortune.model.graph.replace import forward, remove
@@ -19,6 +18,10 @@ from ortune.model.graph.uses import alone
 from ortune.model.graph.values import overridable
 from ortune.model.shapes.infer import infer
 from ortune.rewrites.simplify.reshapes import RESHAPES, permutation
+
+_ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg")
+_FIRST = 7
+"""Opset from which constants broadcast without an attribute."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,9 @@ class MergeArithmetic(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FINISH
-
-    def applies(self, facts: Facts) -> bool:
-        """There is arithmetic."""
-        return facts.has(*_ARITHMETIC)
+    consumes = (_ARITHMETIC,)
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many nodes less there are."""
         if model.opset_imports.get("", 0) < _FIRST:
             return 0
         infer(model)
@@ -70,10 +69,6 @@ class MergeArithmetic(Transform):
             prune.drop_dead(model)
         return count
 
-
-_ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg")
-_FIRST = 7
-"""Opset from which constants broadcast without an attribute."""
 
 _Chain: TypeAlias = list[tuple[ir.Node, ir.Value, ir.Value | None]]
 """Nodes in order, with what they change and the constant."""
@@ -159,7 +154,6 @@ def _merge(chain: _Chain, editor: edit.Editor) -> int | str:
     if len(parts) >= len(arithmetic) or not _worth(parts, arithmetic):
         return 0
     (last, inner, _), start = chain[-1], chain[0][1]
-    arithmetic = [node for node, _, _ in chain if not _moves(node)]
     value = last.outputs[0]
     if last.graph is None or (not parts and shape_of(start) != shape_of(value)):
         return 0
@@ -180,9 +174,8 @@ def _merge(chain: _Chain, editor: edit.Editor) -> int | str:
     edit.insert_before(last, *made)
     forward(value, inner)
     remove(last)
-    for node in reversed(arithmetic[:-1]):
-        read = next(v for n, v, _ in chain if n is node)
-        forward(node.outputs[0], read)
+    for node, source, _ in reversed(arithmetic[:-1]):
+        forward(node.outputs[0], source)
         remove(node)
     return len(arithmetic) - len(parts)
 

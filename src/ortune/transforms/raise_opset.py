@@ -30,7 +30,6 @@ class RaiseOpset(Transform):
     to: int = 17
 
     def applies(self, facts: Facts) -> bool:
-        """The model is older."""
         return facts.opset < self.to
 
     def apply(self, model: ir.Model) -> int:

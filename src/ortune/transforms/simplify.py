@@ -45,7 +45,6 @@ class Simplify(Transform):
     functions: Literal["inline", "keep"] = "inline"
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many edits were made."""
         inlined = edit.inline(model) if self.functions == "inline" else 0
         count = inlined + _weights_as_inputs(model)
         names.unique(model)

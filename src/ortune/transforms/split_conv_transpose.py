@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import prune
 from ortune.rewrites.layers.convolutions import split_transposed
@@ -38,13 +37,9 @@ class SplitConvTranspose(Transform):
 
     stage: ClassVar[Stage] = Stage.FUSE
     automatic: ClassVar[bool] = False
-
-    def applies(self, facts: Facts) -> bool:
-        """There is a ConvTranspose."""
-        return facts.has("ConvTranspose")
+    consumes = (("ConvTranspose",),)
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many were rewritten."""
         count = split_transposed(model)
         if count:
             prune.drop_dead(model)

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit, prune, qdq
 from ortune.model.graph.replace import forward
@@ -24,13 +23,9 @@ class TidyPairs(Transform):
     """
 
     stage: ClassVar[Stage] = Stage.FOLD
-
-    def applies(self, facts: Facts) -> bool:
-        """There are pairs."""
-        return facts.has("QuantizeLinear", "com.microsoft::QuantizeLinear")
+    consumes = (("QuantizeLinear", "com.microsoft::QuantizeLinear"),)
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many QuantizeLinear went."""
         count = 0
         for graph in edit.every_graph(model):
             editor = edit.Editor(graph)

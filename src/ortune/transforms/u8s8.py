@@ -45,7 +45,6 @@ class U8s8(Transform):
         return False
 
     def applies(self, facts: Facts) -> bool:
-        """There is integer arithmetic."""
         return facts.quantized
 
     def suits(self, backend: Backend, capabilities: Capabilities) -> bool:
@@ -55,7 +54,6 @@ class U8s8(Transform):
         return backend.name() == "cpu" and x86 and vnni
 
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many tensors changed their dtype."""
         mover = _Mover(edit.Editor(model.graph))
         count = 0
         for component in _components(model):

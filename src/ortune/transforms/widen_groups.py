@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar
 import onnx_ir as ir
 
 from ortune.core.errors import BadSettings
-from ortune.core.facts import Facts
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import prune
@@ -36,6 +35,7 @@ class WidenGroups(Transform):
 
     stage: ClassVar[Stage] = Stage.FINISH
     automatic: ClassVar[bool] = False
+    consumes = (("Conv",),)
 
     channels: Annotated[int, Bounds(high=65536)] = 32
 
@@ -48,12 +48,7 @@ class WidenGroups(Transform):
         if self.channels < 1:
             raise BadSettings(f"channels={self.channels} is not a width", fix="use 1 or more")
 
-    def applies(self, facts: Facts) -> bool:
-        """There is a convolution."""
-        return facts.has("Conv")
-
     def apply(self, model: ir.Model) -> int:
-        """Edit the model in place and return how many convolutions got wider groups."""
         count = widen_groups(model, self.channels)
         if count:
             prune.drop_dead(model)

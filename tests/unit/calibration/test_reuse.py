@@ -152,8 +152,7 @@ def test_symmetric_ranges_are_cut_to_what_an_operator_can_give(tmp_path: Path) -
     lines = "".join(f"{name}: 3f800000\n" for name in ("x", "r", "c", "s"))
     path.write_text(f"TRT-8601-EntropyCalibration2\n{lines}", encoding="utf-8")
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[4] x) => (float[4] y) {
+        """g (float[4] x) => (float[4] y) {
             r = Relu(x)
             c = Clip(x, lo, hi)
             s = Sigmoid(x)
@@ -171,8 +170,7 @@ def test_a_name_that_survives_folding_keeps_its_values() -> None:
     from ortune.transforms.fuse_batch_norm import FuseBatchNorm
 
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,2,4,4] x) => (float[1,2,4,4] y) {
+        """g (float[1,2,4,4] x) => (float[1,2,4,4] y) {
             c = Conv(x, w)
             b = BatchNormalization(c, one, one, one, one)
             y = Relu(b)

@@ -11,7 +11,7 @@ from tests.unit.quantizing import dequantize, normal, snr, stored_bytes, uncheck
 
 from ortune.core.errors import BadData, BadSettings
 from ortune.quantization.block_grid import Packed, Spec, fold, nearest, pack, unpack
-from ortune.quantization.rounding import gptq, hqq
+from ortune.quantization.rounding import blocks
 from ortune.quantization.weights.blockwise import pack_rows
 from ortune.quantization.weights.matmuls import Rows
 
@@ -22,7 +22,7 @@ SPECS = st.builds(
 
 def packed(rows: np.ndarray, spec: Spec, method: str = "rtn", second=None) -> Packed:  # type: ignore[no-untyped-def]
     """Pack rows as the quantizers do."""
-    order = None if second is None else gptq.order(second, 0.01, act_order=True)
+    order = None if second is None else blocks.order(second, 0.01, act_order=True)
     value = ir.val("w", const_value=ir.tensor(rows))
     ir.Graph([], [], nodes=[], initializers=[value], name="g")
     return pack_rows(Rows(value, turned=False), spec, method, order)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def test_refined_grids_are_never_worse(spec: Spec, width: int, seed: int) -> Non
         return ((folded - steps.values(steps.integers(folded, spec))) ** 2).sum(axis=-1)
 
     start = nearest(folded, spec)
-    assert (loss(hqq.refine(folded, start, spec)) <= loss(start)).all()
+    assert (loss(blocks.refine(folded, start, spec)) <= loss(start)).all()
 
 
 def correlated(count: int, width: int, seed: int = 3) -> np.ndarray:
@@ -132,20 +132,20 @@ def test_gptq_with_independent_inputs_is_rounding(act_order: bool) -> None:
     spec, rows = Spec(4, 32, False), normal(8, 80)
     folded = fold(rows, spec)
     steps = nearest(folded, spec)
-    order = gptq.order(np.eye(80), 0.01, act_order=act_order)
-    found = gptq.round_rows(rows, steps, order, spec)
+    order = blocks.order(np.eye(80), 0.01, act_order=act_order)
+    found = blocks.round_rows(rows, steps, order, spec)
     assert np.array_equal(found, steps.integers(folded, spec))
 
 
 def test_inputs_that_never_move_and_inputs_that_repeat_are_survived() -> None:
     x = normal(50, 40)
     x[:, 3], x[:, 7] = 0, x[:, 8]
-    order = gptq.order((x.T @ x / 50).astype(np.float64), 0.01, act_order=True)
+    order = blocks.order((x.T @ x / 50).astype(np.float64), 0.01, act_order=True)
     spec, rows = Spec(4, 16, True), normal(4, 40)
-    found = gptq.round_rows(rows, nearest(fold(rows, spec), spec), order, spec)
+    found = blocks.round_rows(rows, nearest(fold(rows, spec), spec), order, spec)
     assert np.isfinite(found).all() and found.min() >= 0 and found.max() <= spec.top
     with pytest.raises(BadData, match="not finite"):
-        gptq.order(np.full((4, 4), np.nan), 0.01, act_order=True)
+        blocks.order(np.full((4, 4), np.nan), 0.01, act_order=True)
 
 
 def test_steps_survive_float16_and_empty_blocks() -> None:

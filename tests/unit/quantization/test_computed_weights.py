@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from tests.unit.quantizing import model_of, normal, quantize, run, snr
 
-from ortune.quantization.computed_weights import assembled
+from ortune.quantization.layers import assembled
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 
 GATES = """
@@ -32,8 +32,7 @@ def branch(prefix: str) -> str:
 
 def model() -> ir.Model:
     return model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[s,1,16] x, bool c) => (float[s,1,16] y) {{
+        f"""g (float[s,1,16] x, bool c) => (float[s,1,16] y) {{
           a = Neg(x)
           y = If(c) <
             then_branch = t () => (float[s,1,16] t_out) {{ {branch("t_")} }},
@@ -66,8 +65,7 @@ def _run(proto: object, feed: dict[str, np.ndarray]) -> np.ndarray:
 
 def test_what_depends_on_an_input_is_no_weight() -> None:
     made = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[4,4] x) => (float[4,8] y, float[8,4] z) {
+        """g (float[4,4] x) => (float[4,8] y, float[8,4] z) {
           y = Concat<axis = 1>(x, held)
           both = Concat<axis = 1>(held, held)
           z = Transpose(both)

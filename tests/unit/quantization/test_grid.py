@@ -100,8 +100,7 @@ def test_agrees_with_quantize_linear() -> None:
     grid = grids.activation(Range(-1.3, 2.7), "u8")
     values = np.linspace(-2, 3, 1001).astype(np.float32)
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[n] x) => (uint8[n] y) { y = QuantizeLinear(x, s, z) }""",
+        "g (float[n] x) => (uint8[n] y) { y = QuantizeLinear(x, s, z) }",
         {"s": grid.scale, "z": grid.zero},
     )
     assert np.array_equal(run(model, {"x": values})[0], grid.quantize(values))

@@ -61,8 +61,7 @@ def test_an_activation_is_rounded_once_and_everything_fuses(tmp_path: Path) -> N
 
 def test_a_single_reader_becomes_one_kernel(tmp_path: Path) -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[b,s,32] x) => (float[b,s,48] y) { p = MatMul(x, w) y = Add(p, b) }""",
+        "g (float[b,s,32] x) => (float[b,s,48] y) { p = MatMul(x, w) y = Add(p, b) }",
         {"w": normal(32, 48), "b": normal(48)},
     )
     Int8Dynamic().apply(model, {})
@@ -74,8 +73,7 @@ def test_a_single_reader_becomes_one_kernel(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bias", ["w, b", "w", "w, given"])
 def test_gemm(trans: int, attributes: str, bias: str) -> None:
     model = model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[n,32] x, float[n,48] given) => (float[n,48] y) {{
+        f"""g (float[n,32] x, float[n,48] given) => (float[n,48] y) {{
           y = Gemm<{attributes}transB = {trans}>(x, {bias})
         }}""",
         {"w": normal(48, 32) if trans else normal(32, 48), "b": normal(48)},
@@ -90,8 +88,7 @@ def test_gemm(trans: int, attributes: str, bias: str) -> None:
 def test_lstm(direction: str, per_channel: bool) -> None:
     ways = 2 if direction == "bidirectional" else 1
     model = model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[s,b,20] x, float[{ways},b,16] h)
+        f"""g (float[s,b,20] x, float[{ways},b,16] h)
         => (float[s,{ways},b,16] y, float[{ways},b,16] c) {{
           y, last, c = LSTM<hidden_size = 16, direction = "{direction}">(x, w, r, b, , h, h)
         }}""",
@@ -109,8 +106,7 @@ def test_lstm(direction: str, per_channel: bool) -> None:
 
 def test_gru_is_left_and_said_so() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[s,b,20] x, float[b,20] u) => (float[s,1,b,16] y, float[b,32] z) {
+        """g (float[s,b,20] x, float[b,20] u) => (float[s,1,b,16] y, float[b,32] z) {
           y = GRU<hidden_size = 16>(x, w, r)
           z = MatMul(u, m)
         }""",
@@ -148,8 +144,7 @@ def test_attention_with_what_the_kernel_lacks_is_left() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_convolution_only_when_asked(bias: bool) -> None:
     model = model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,4,8,8] x) => (float[1,6,8,8] y) {{
+        f"""g (float[1,4,8,8] x) => (float[1,6,8,8] y) {{
           y = Conv<pads = [1,1,1,1]>(x, w{", b" if bias else ""})
         }}""",
         {"w": normal(6, 4, 3, 3), **({"b": normal(6)} if bias else {})},
@@ -162,8 +157,7 @@ def test_convolution_only_when_asked(bias: bool) -> None:
 
 def test_bodies_are_quantized_and_share_weights() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[n,32] x, bool c) => (float[n,32] y) {
+        """g (float[n,32] x, bool c) => (float[n,32] y) {
           a = MatMul(x, w)
           y = If(c) <
             then_branch = t () => (float[n,32] p) { p = MatMul(a, w) },
@@ -192,8 +186,7 @@ def test_exclude() -> None:
 
 def test_outputs_keep_their_names() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[n,32] x) => (float[n,32] y, float[n,32] z) { y = MatMul(x, w) z = Neg(y) }""",
+        "g (float[n,32] x) => (float[n,32] y, float[n,32] z) { y = MatMul(x, w) z = Neg(y) }",
         {"w": normal(32, 32)},
     )
     assert error(model, Int8Dynamic(), {"x": normal(3, 32)}) > 30
@@ -211,10 +204,7 @@ def test_a_broken_scale_is_noticed() -> None:
 
 
 def test_nothing_to_quantize_is_refused() -> None:
-    model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[n,16] x, float[16,16] w) => (float[n,16] y) { y = MatMul(x, w) }"""
-    )
+    model = model_of("g (float[n,16] x, float[16,16] w) => (float[n,16] y) { y = MatMul(x, w) }")
     with pytest.raises(Refused, match="constant float32 weight"):
         Int8Dynamic().apply(model, {})
 
@@ -240,8 +230,7 @@ def test_defaults_that_the_integer_lstm_does_not_know_are_not_copied(attributes:
 
 def test_an_lstm_of_another_layout_stays_and_is_named() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[b,s,20] x, float[b,20] u) => (float[b,s,1,16] y, float[b,32] z) {
+        """g (float[b,s,20] x, float[b,20] u) => (float[b,s,1,16] y, float[b,32] z) {
           y = LSTM<hidden_size = 16, layout = 1>(x, w, r)
           z = MatMul(u, m)
         }""",

@@ -178,8 +178,7 @@ def test_matmul_and_bias_fuse_where_the_runtime_makes_a_gemm(shape: str, tmp_pat
 def test_gemm(trans: int, bias: str, alpha: float, tmp_path: Path) -> None:
     inputs = ", ".join(["x", "w", *([bias] if bias else [])])
     model = model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[n,32] x) => (float[n,48] y) {{
+        f"""g (float[n,32] x) => (float[n,48] y) {{
           y = Gemm<transB = {trans}, alpha = {alpha}>({inputs})
         }}""",
         {
@@ -199,8 +198,7 @@ def test_gemm(trans: int, bias: str, alpha: float, tmp_path: Path) -> None:
 def test_gemms_without_an_integer_kernel_are_left(attributes: str) -> None:
     rows = "32,n" if "transA" in attributes else "n,32"
     model = model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[{rows}] x) => (float[n,48] y) {{ y = Gemm<{attributes}>(x, w, b) }}""",
+        f"g (float[{rows}] x) => (float[n,48] y) {{ y = Gemm<{attributes}>(x, w, b) }}",
         {"w": normal(32, 48), "b": normal(48)},
     )
     with pytest.raises(Refused):
@@ -211,8 +209,7 @@ def test_gemms_without_an_integer_kernel_are_left(attributes: str) -> None:
 def test_convolutions_of_every_rank(rank: int) -> None:
     dims = ",".join(["12"] * rank)
     model = model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,4,{dims}] x) => (float[1,6,{dims}] y) {{
+        f"""g (float[1,4,{dims}] x) => (float[1,6,{dims}] y) {{
           c = Conv<pads = [{",".join(["1"] * 2 * rank)}]>(x, w, b)
           y = Relu(c)
         }}""",
@@ -227,8 +224,7 @@ def test_a_large_bias_beside_tiny_weights() -> None:
     weights[1] *= 1e-9
     weights[2] = 0
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Conv(x, w, b) }""",
+        "g (float[1,4,8,8] x) => (float[1,4,8,8] y) { y = Conv(x, w, b) }",
         {"w": weights, "b": np.array([1, 2, 3, 4], np.float32)},
     )
     assert error(model, Int8Static(), [{"x": normal(1, 4, 8, 8)}]) > 30
@@ -236,8 +232,7 @@ def test_a_large_bias_beside_tiny_weights() -> None:
 
 def test_weights_in_constant_nodes_and_tied_weights(tmp_path: Path) -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[b,s,16] x) => (float[b,s,16] y, float[b,s,16] z) {
+        """g (float[b,s,16] x) => (float[b,s,16] y, float[b,s,16] z) {
           k = Constant<value = float[1,1] {0.5}>()
           shape = Constant<value = int64[2] {16, 16}>()
           a = MatMul(x, tied)
@@ -261,8 +256,7 @@ def test_weights_in_constant_nodes_and_tied_weights(tmp_path: Path) -> None:
 
 def test_two_readers_of_one_weight_share_its_integers() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[b,s,16] x) => (float[b,s,16] y) {
+        """g (float[b,s,16] x) => (float[b,s,16] y) {
           a = MatMul(x, tied)
           n = Neg(a)
           y = MatMul(n, tied)
@@ -276,8 +270,7 @@ def test_two_readers_of_one_weight_share_its_integers() -> None:
 
 def test_outputs_keep_their_names_and_inputs_may_be_outputs() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,4,8,8] x) => (float[1,4,8,8] y, float[1,4,8,8] x) {
+        """g (float[1,4,8,8] x) => (float[1,4,8,8] y, float[1,4,8,8] x) {
           y = Conv(x, w)
         }""",
         {"w": normal(4, 4, 1, 1)},
@@ -343,10 +336,7 @@ def test_bodies_and_functions() -> None:
 
 
 def test_nothing_to_quantize_is_refused() -> None:
-    model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[n,16] x, float[16,16] w) => (float[n,16] y) { y = MatMul(x, w) }"""
-    )
+    model = model_of("g (float[n,16] x, float[16,16] w) => (float[n,16] y) { y = MatMul(x, w) }")
     assert list(Int8Static().probes(model)) == []
     with pytest.raises(Refused, match="MatMul"):
         Int8Static().apply(model, {})
@@ -354,8 +344,7 @@ def test_nothing_to_quantize_is_refused() -> None:
 
 def test_small_products_are_left() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[n,8] x) => (float[n,32] y) { y = MatMul(x, w) }""",
+        "g (float[n,8] x) => (float[n,32] y) { y = MatMul(x, w) }",
         {"w": normal(8, 32)},
     )
     with pytest.raises(Refused):
@@ -375,8 +364,7 @@ def outlying(kind: str) -> tuple[ir.Model, list[dict[str, np.ndarray]]]:
     factor = np.ones(32, np.float32)
     factor[[3, 17]] = 50
     model = model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[b,s,32] x) => (float[b,s,{width}] y) {{
+        f"""g (float[b,s,32] x) => (float[b,s,{width}] y) {{
           big = Mul(x, factor)
           a = MatMul(big, w)
           y = Add(a, b)
@@ -419,8 +407,7 @@ def test_transposed_convolutions_become_integers(
     side = 4 if "4,4" in shape else 2
     follow = f"up = {activation}(t)" if activation else "up = Identity(t)"
     model = model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[b,6,8,8] x) => (float[b,4,16,16] y) {{
+        f"""g (float[b,6,8,8] x) => (float[b,4,16,16] y) {{
           c = Conv(x, w1)
           t = ConvTranspose<{shape}>(c, w2, b2)
           {follow}
@@ -442,8 +429,7 @@ def test_transposed_convolutions_become_integers(
 
 def test_transposed_convolutions_as_they_are() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,6,8,8] x) => (float[1,4,16,16] y) {
+        """g (float[1,6,8,8] x) => (float[1,4,16,16] y) {
           y = ConvTranspose<strides = [2,2]>(x, w, b)
         }""",
         {"w": normal(6, 4, 2, 2), "b": normal(4)},
@@ -456,8 +442,7 @@ def test_transposed_convolutions_as_they_are() -> None:
 
 def test_what_follows_a_convolution_is_folded_into_it(tmp_path: Path) -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,4,8,8] x) => (float[1,6,8,8] y) {
+        """g (float[1,4,8,8] x) => (float[1,6,8,8] y) {
           a = Conv(x, w1)
           b = Identity(a)
           c = Add(shift, b)
@@ -493,8 +478,7 @@ def test_what_follows_a_convolution_is_folded_into_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("behind", ["Add(a, other)", "Add(a, table)", "Div(one, a)", "Mul(a, a)"])
 def test_what_is_not_one_number_a_channel_is_not_folded(behind: str) -> None:
     model = model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,4,8,8] x, float[1,6,1,1] other) => (float[1,6,8,8] y) {{
+        f"""g (float[1,4,8,8] x, float[1,6,1,1] other) => (float[1,6,8,8] y) {{
           a = Conv(x, w)
           y = {behind}
         }}""",
@@ -509,8 +493,7 @@ def test_what_is_not_one_number_a_channel_is_not_folded(behind: str) -> None:
 
 def test_gelu_behind_a_convolution_is_still_fused(tmp_path: Path) -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,4,8,8] x) => (float[1,4,8,8] y) {
+        """g (float[1,4,8,8] x) => (float[1,4,8,8] y) {
           a = Conv(x, w)
           root = Constant<value = float {1.4142135}>()
           one = Constant<value = float {1}>()
@@ -532,8 +515,7 @@ def test_gelu_behind_a_convolution_is_still_fused(tmp_path: Path) -> None:
 
 def test_a_head_of_two_products_is_quantized_but_for_the_last() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[b,4,4,4] x) => (float[b,10] y) {
+        """g (float[b,4,4,4] x) => (float[b,10] y) {
           a = Conv(x, w)
           f = Flatten(a)
           h = Gemm(f, w1)

@@ -81,8 +81,7 @@ def test_every_layer_multiplies_integers_by_integers() -> None:
 
 def test_products_keep_their_form_and_their_float_bias() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[4,32] x) => (float[4,32] y) {
+        """g (float[4,32] x) => (float[4,32] y) {
           p = MatMul(x, w)
           y = Add(p, b)
         }""",
@@ -112,8 +111,7 @@ def test_a_tied_table_stays_float_and_its_weight_stands_straight() -> None:
 
 def transposed(groups: int) -> ir.Model:
     return model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,4,8,8] x) => (float[1,6,16,16] y) {{
+        f"""g (float[1,4,8,8] x) => (float[1,6,16,16] y) {{
           y = ConvTranspose<strides = [2,2], group = {groups}>(x, w, b)
         }}""",
         {"w": normal(4, 6 // groups, 2, 2), "b": normal(6)},

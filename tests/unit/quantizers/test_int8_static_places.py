@@ -104,8 +104,7 @@ def test_a_body_that_the_data_does_not_reach_stays_in_float() -> None:
 
 def test_a_loop_body() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[4,16] x) => (float[4,16] y) {
+        """g (float[4,16] x) => (float[4,16] y) {
           times = Constant<value = int64 {3}>()
           go = Constant<value = bool {1}>()
           y = Loop(times, go, x) <body = b (int64 i, bool on, float[4,16] h) =>
@@ -201,8 +200,7 @@ def test_wide_activations(opset: int, activations: str) -> None:
 
 def test_tensors_on_one_grid_are_wide_together() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,4,8,8] x) => (float[1,4,4,4] y) {
+        """g (float[1,4,8,8] x) => (float[1,4,4,4] y) {
           a = Conv(x, k)
           m = MaxPool<kernel_shape = [2,2], strides = [2,2]>(a)
           y = Conv(m, k)
@@ -232,8 +230,7 @@ def test_gpus_get_signed_symmetric_integers(target: str) -> None:
 @pytest.mark.parametrize("groups", [1, 2])
 def test_transposed_convolutions_in_groups(groups: int) -> None:
     model = model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,4,8,8] x) => (float[1,6,16,16] y) {{
+        f"""g (float[1,4,8,8] x) => (float[1,6,16,16] y) {{
           y = ConvTranspose<strides = [2,2], group = {groups}>(x, w, b)
         }}""",
         {"w": normal(4, 6 // groups, 2, 2), "b": normal(6)},
@@ -246,8 +243,7 @@ def test_transposed_convolutions_in_groups(groups: int) -> None:
 
 def test_stacked_matrices_have_one_step() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[3,s,16] x) => (float[3,s,24] y) { y = MatMul(x, w) }""",
+        "g (float[3,s,16] x) => (float[3,s,24] y) { y = MatMul(x, w) }",
         {"w": normal(3, 16, 24)},
     )
     feed = {"x": normal(3, 5, 16)}
@@ -281,8 +277,7 @@ def test_patterns_that_match_nothing(pattern: str, says: str, option: str) -> No
 
 def test_names_that_a_rewrite_took_away_may_be_excluded() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,4,8,8] x) => (float[1,4,16,16] y) {
+        """g (float[1,4,8,8] x) => (float[1,4,16,16] y) {
           a = Conv(x, k)
           n = Mul(a, two)
           y = ConvTranspose<strides = [2,2]>(n, w)
@@ -298,8 +293,7 @@ def test_names_that_a_rewrite_took_away_may_be_excluded() -> None:
 
 def test_what_stays_in_float_is_counted_by_reason() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[b,s,32] x) => (float[b,s,s] y, float[b,s,8] z) {
+        """g (float[b,s,32] x) => (float[b,s,s] y, float[b,s,8] z) {
           a = MatMul(x, w)
           t = Transpose<perm = [0, 2, 1]>(a)
           y = MatMul(a, t)
@@ -316,8 +310,7 @@ def test_what_stays_in_float_is_counted_by_reason() -> None:
 
 def test_recurrent_layers_are_named() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[s,b,16] x) => (float[s,1,b,16] y) { y = GRU<hidden_size = 16>(x, w, r) }""",
+        "g (float[s,b,16] x) => (float[s,1,b,16] y) { y = GRU<hidden_size = 16>(x, w, r) }",
         {"w": normal(1, 48, 16), "r": normal(1, 48, 16)},
     )
     with pytest.raises(Refused, match="no Conv"):
@@ -333,8 +326,7 @@ def test_a_wholly_quantized_model_is_a_quarter() -> None:
     integers = sum(t.nbytes for t in tensors if t.dtype == ir.DataType.INT8)
     assert 0.25 <= integers / before <= 0.28
     big = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[b,512] x) => (float[b,512] y) { h = MatMul(x, w) y = MatMul(h, v) }""",
+        "g (float[b,512] x) => (float[b,512] y) { h = MatMul(x, w) y = MatMul(h, v) }",
         {"w": normal(512, 512), "v": normal(512, 512, seed=1)},
     )
     before = sum(v.const_value.nbytes for v in big.graph.initializers.values())

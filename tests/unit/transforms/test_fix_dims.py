@@ -55,8 +55,7 @@ def test_shape_arithmetic_folds_behind_fixed_dimensions() -> None:
 
 def test_axes_without_a_name_and_names_everywhere() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[?,n] x, float[n] w) => (float[?,n] y) { t = Mul(x, w) y = Relu(t) }"""
+        "g (float[?,n] x, float[n] w) => (float[?,n] y) { t = Mul(x, w) y = Relu(t) }"
     )
     assert FixDims(dims=("x.0:5", "x.1:3")).apply(model) == 3
     assert [one.shape for one in spec.inputs(model)] == [(5, 3), (3,)]
@@ -165,8 +164,7 @@ def _named(model: ir.Model, sample: Arrays) -> dict[str, np.ndarray]:
 
 def test_a_body_that_reads_it_is_refused() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,3] x, bool c) => (float[1,3] y) { y = If(c) <
+        """g (float[1,3] x, bool c) => (float[1,3] y) { y = If(c) <
           then_branch = t () => (float[1,3] p) { p = Relu(x) },
           else_branch = e () => (float[1,3] q) { q = Neg(x) }> }"""
     )
@@ -175,10 +173,7 @@ def test_a_body_that_reads_it_is_refused() -> None:
 
 
 def test_two_firsts_are_asked_back() -> None:
-    model = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[1,3] x, float[2,1] s) => (float[2,3] y) { y = Add(x, s) }"""
-    )
+    model = model_of("g (float[1,3] x, float[2,1] s) => (float[2,3] y) { y = Add(x, s) }")
     with pytest.raises(Refused, match=r"which dimension is the batch\? First are 1 of 'x'"):
         FreeDims().apply(model)
 

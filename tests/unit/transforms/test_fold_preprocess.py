@@ -147,10 +147,7 @@ def test_layouts_and_types(case: str, pixels: tuple[int, int]) -> None:
     declared, shapes, fields = LAYOUTS[case]
     kind = declared.partition("[")[0]
     dims = declared[len(kind) : declared.index("]") + 1]
-    before = model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g ({declared}) => ({kind}{dims} y) {{ y = Identity(x) }}"""
-    )
+    before = model_of(f"g ({declared}) => ({kind}{dims} y) {{ y = Identity(x) }}")
     mean = 0.0 if kind == "uint8" else 0.25
     after = folded(before, FoldPreprocess(mean=mean, **fields))  # type: ignore[arg-type]
     (taken,) = spec.inputs(after)
@@ -201,8 +198,7 @@ def test_what_does_not_fit_is_refused(
     step: FoldPreprocess, inputs: str, what: str, fix: str
 ) -> None:
     model = model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]>
-        g ({inputs}) => (float[a,b,c,d] y) {{ t = Cast<to = 1>(x) y = Identity(t) }}"""
+        f"g ({inputs}) => (float[a,b,c,d] y) {{ t = Cast<to = 1>(x) y = Identity(t) }}"
     )
     with pytest.raises(OrtuneError, match=what) as raised:
         step.apply(model)

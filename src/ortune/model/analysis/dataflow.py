@@ -87,9 +87,9 @@ class Origin:
         settings = sorted(f"{key}={attr.value}" for key, attr in node.attributes.items())
         text = "\0".join([node.domain, node.op_type, *settings, *read])
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        for index, value in enumerate(node.outputs):
-            if value.name:
-                self._kind[str(value.name)] = f"{digest} {index}"
+        for index, output in enumerate(node.outputs):
+            if output.name:
+                self._kind[str(output.name)] = f"{digest} {index}"
 
     def _link(self, node: ir.Node, body: ir.Graph) -> None:
         """Let values go into a body and out of it."""

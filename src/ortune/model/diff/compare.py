@@ -34,7 +34,10 @@ def diff(a: ir.Model, b: ir.Model, sink: Sink = silent) -> Diff:
     related = _related(pairs)
     found = NodeGroups(pairs, related).groups()
     sink(Progress("comparing weights", 2, 4))
-    stored = _stored(graphs)
+    stored: tuple[list[int], list[int]] = ([], [])
+    for value in sorted(graphs.constants):
+        if graphs.maker[value] < 0 or graphs.op[graphs.maker[value]] == "Constant":
+            stored[graphs.side_of_value(value)].append(value)
     equal, weights = _weights(pairs, stored)
     fields = _fields(a, b)
     same = (
@@ -130,15 +133,6 @@ def _beside_each_other(one: Counter[str], two: Counter[str]) -> dict[str, tuple[
     """Return key -> counts of both, the largest first."""
     every = sorted({*one, *two}, key=lambda key: (-max(one[key], two[key]), key))
     return {key: (one[key], two[key]) for key in every}
-
-
-def _stored(graphs: Graphs) -> tuple[list[int], list[int]]:
-    """Return the weights that either file holds, each where it is made."""
-    found: tuple[list[int], list[int]] = ([], [])
-    for value in sorted(graphs.constants):
-        if graphs.maker[value] < 0 or graphs.op[graphs.maker[value]] == "Constant":
-            found[graphs.side_of_value(value)].append(value)
-    return found
 
 
 def _weights(

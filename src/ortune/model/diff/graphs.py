@@ -54,7 +54,6 @@ class Graphs:
 
     Attributes:
         first: Nodes of the first model; those of the second have this number or a higher one.
-        nodes: The nodes.
         op: Node -> operator, other domains as ``com.microsoft::Gelu``.
         role: Node -> operator without what a runtime's variant adds: ``Conv`` of ``FusedConv``.
         settings: Node -> attribute -> text; what is ONNX' default is left out, bodies are too.
@@ -64,8 +63,6 @@ class Graphs:
         bodies: Node -> attribute -> body.
         scope: Node -> the node whose body holds it, -1 on top.
         shapely: Node -> it computes integers from shapes and constants alone.
-        number: Value -> its number.
-        names: Value -> name.
         labels: Value -> the name that a runtime took it over from; empty for made-up names.
         maker: Value -> node, -1 for inputs and initializers.
         users: Value -> nodes that read it.

@@ -323,7 +323,6 @@ class NodeGroups:
     What depends on constants alone, or counts with shapes, is a group of its own.
 
     Args:
-        pairs: Of both models.
         related: Take the place of a node as evidence too.
     """
 

@@ -32,8 +32,6 @@ class Constant:
     """A constant as its reader sees it: a stored tensor, and how it is brought to floats.
 
     Attributes:
-        name: Of the stored tensor.
-        tensor: As stored.
         scale: Of a DequantizeLinear behind it.
         zero: Its zero point.
         axis: Its axis, where the scale is no scalar.

@@ -154,7 +154,6 @@ class Editor:
         Args:
             name: Wanted name of the node and of its outputs; by default made from `op` and the
                 first input.
-            outputs: Number of outputs.
         """
         first = next((value.name for value in inputs if value is not None), None)
         stem = name or f"{first or 'no_input'}_{op}"

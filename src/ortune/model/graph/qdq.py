@@ -22,8 +22,6 @@ class Port:
     """Integer inputs and outputs of one node that have one dtype and move together.
 
     Attributes:
-        ins: Indices of inputs.
-        outs: Indices of outputs.
         zeros: Indices of inputs that hold zero points (or fill values) of the same dtype; one
             that is left out means 0.
     """

@@ -52,9 +52,6 @@ def attach(model: ir.Model, found: Mapping[str, Path]) -> None:
     One mapping serves all tensors of a file; nothing is read. What is smaller than a byte an
     element is viewed packed.
 
-    Args:
-        found: As `files` returned it.
-
     Raises:
         BadModel: A file is shorter than its tensors say, or a tensor's length is not what its
             shape and type make.

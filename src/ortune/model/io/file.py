@@ -20,9 +20,9 @@ from onnx_ir.passes import common
 from ortune.core.errors import BadModel, OrtuneError, gist
 from ortune.model.graph.edit import bodies, every_graph
 from ortune.model.graph.spec import shape_of
-from ortune.model.io import external, names, protobuf, tensor_data, wellformed
+from ortune.model.io import external, names, protobuf, wellformed
 from ortune.model.io.check import problems
-from ortune.model.io.tensor_data import Invalid
+from ortune.model.io.wellformed import Invalid
 from ortune.model.io.write import SOURCES, write
 
 _CHUNK = 1 << 20
@@ -97,10 +97,11 @@ def reading(path: Path) -> Iterator[None]:
     except MemoryError as error:
         raise BadModel(f"{path} does not fit into memory", fix="free some, or split it") from error
     except Exception as error:
-        while error.__cause__ is not None:
-            error = error.__cause__
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
         raise BadModel(
-            f"{path} is not a valid model: {gist(error)}",
+            f"{path} is not a valid model: {gist(root)}",
             fix="export it again; onnx.checker.check_model tells more",
         ) from error
 
@@ -339,7 +340,7 @@ def _densify_node(node: onnx.NodeProto) -> None:
 
 def _dense(sparse: onnx.SparseTensorProto) -> NDArray[np.generic]:
     """Indices are linear, shape [n], or by coordinate, shape [n, rank]."""
-    tensor_data.sparse(sparse)
+    wellformed.demand_sparse(sparse)
     values = numpy_helper.to_array(sparse.values)
     indices = numpy_helper.to_array(sparse.indices)
     dense = np.zeros(tuple(sparse.dims), values.dtype)

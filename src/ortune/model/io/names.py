@@ -36,11 +36,10 @@ def _rename(graph: Graph) -> int:
             node.name = taken.free(stem, bare=not node.name)
             seen.add(node.name)
             changed += 1
-    nodes = changed
-    return nodes + _values(bodies)
+    return changed + _rename_values(bodies)
 
 
-def _values(bodies: list[Graph]) -> int:
+def _rename_values(bodies: list[Graph]) -> int:
     kept = {value for value in (*bodies[0].inputs, *bodies[0].outputs) if value.name}
     every = list(dict.fromkeys(value for body in bodies for value in _made(body)))
     taken = NamesInUse(value.name for value in every if value.name)

@@ -6,11 +6,18 @@ number << 3 | wire type) and a payload. Field numbers are those of onnx.proto.
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ortune.core.errors import BadModel
+
+if TYPE_CHECKING:
+    import onnx
+
 
 HELD = "<in the model file>"
 """`location` of a tensor whose bytes lie in the model file itself."""
@@ -279,3 +286,59 @@ def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
         if shift > 63:
             raise Malformed(f"a number of more than ten bytes at byte {at}")
     raise Truncated(f"the file ends within a number at byte {at}")
+
+
+def identity(path: Path) -> tuple[str, int]:
+    """Return the digest that `model.io.file.digest` gives, and the number of nodes.
+
+    Nodes are those of all graphs and functions.
+
+    Raises:
+        BadModel: The file is no model, or a file with weights is missing.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    total, nodes, places = hashlib.sha256(), 0, set[str]()
+    try:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            proto = onnx.ModelProto.FromString(outline(data))
+        for part in parts(proto):
+            nodes += isinstance(part, onnx.NodeProto)
+            if isinstance(part, onnx.TensorProto) and (place := _place(part)) != HELD:
+                places.add(place)
+        places.discard("")
+        files = {HELD: path} | {one: path.parent / one for one in sorted(places)}
+        for location, member in files.items():
+            total.update(f"{location}\0{member.stat().st_size}\0".encode())
+            with member.open("rb") as stream:
+                while chunk := stream.read(1 << 20):
+                    total.update(chunk)
+    except (OSError, ValueError, DecodeError, Malformed) as error:
+        raise BadModel(
+            f"{path} cannot be read: {error}", fix="run `ortune inspect` on it"
+        ) from error
+    return total.hexdigest()[:32], nodes
+
+
+def parts(message: Any) -> Iterator[Any]:
+    """Yield a message and all messages within it, as they come."""
+    waiting = [message]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        within: list[Any] = []
+        for field, value in one.ListFields():
+            if field.message_type is not None:
+                within += [value] if hasattr(value, "ListFields") else value
+        waiting += reversed(within)
+
+
+def _place(tensor: onnx.TensorProto) -> str:
+    """Return where a tensor's external data lies; empty where it has none."""
+    if tensor.data_location != tensor.EXTERNAL:
+        return ""
+    return next((one.value for one in tensor.external_data if one.key == "location"), "")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -13,9 +13,107 @@ from onnx import AttributeProto
 from onnx.defs import OpSchema
 
 from ortune.core.wording import count
-from ortune.model.io import external, tensor_data
-from ortune.model.io.protobuf import MOST
-from ortune.model.io.tensor_data import Invalid
+from ortune.model.io import external
+from ortune.model.io.protobuf import MOST, parts
+
+MOST_DENSE = 1 << 28
+"""Bytes that a sparse tensor may take once it is dense; its file says only the shape."""
+
+_MOST_DIMS = 64
+"""As many dimensions as NumPy arrays have at most."""
+
+
+class Invalid(Exception):
+    """The model breaks a rule of ONNX; the text says which, and where."""
+
+    def __init__(self, text: str, fix: str = "export it again") -> None:
+        super().__init__(text)
+        self.fix = fix
+
+
+def demand_tensor(tensor: onnx.TensorProto) -> None:
+    """Refuse a tensor of another length than type and shape say.
+
+    What lies in files is checked for its place alone, and for its length once they are mapped.
+
+    Raises:
+        Invalid: Something does not hold.
+    """
+    label = f"tensor '{tensor.name}'"
+    dims = list(tensor.dims)
+    try:
+        dtype = ir.DataType(tensor.data_type)
+    except ValueError:
+        dtype = ir.DataType.UNDEFINED
+    if dtype == ir.DataType.UNDEFINED:
+        raise Invalid(f"{label} is of data type {tensor.data_type}, which there is not")
+    if len(dims) > _MOST_DIMS:
+        raise Invalid(f"{label} has {count(len(dims), 'dimension')}")
+    if any(dim < 0 for dim in dims) or math.prod(d or 1 for d in dims) >= 1 << 59:
+        raise Invalid(f"{label} has the shape {dims}")
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        for entry in tensor.external_data:
+            if entry.key in ("offset", "length") and not (
+                entry.value.isascii() and entry.value.isdigit() and len(entry.value) < 20
+            ):
+                raise Invalid(f"{label} has the {entry.key} '{entry.value[:40]}' in its file")
+        return
+    held, wanted, unit = _count_held(tensor, dtype, math.prod(dims))
+    if held != wanted:
+        raise Invalid(
+            f"{label} holds {held} {unit} where its shape {dims} of {dtype.name} makes {wanted}"
+        )
+
+
+def _count_held(tensor: onnx.TensorProto, dtype: ir.DataType, size: int) -> tuple[int, int, str]:
+    """Return how much a tensor holds, how much it should, and of what."""
+    if tensor.HasField("raw_data") and dtype != ir.DataType.STRING:
+        return len(tensor.raw_data), math.ceil(size * dtype.bitwidth / 8), "bytes"
+    field = _DATA_FIELDS.get(dtype, "int32_data")
+    packed = _PACKED.get(dtype, 1)
+    wanted = -(-size // packed) * (2 if dtype in _COMPLEX else 1)
+    return len(getattr(tensor, field)), wanted, "values" if packed == 1 else "bytes"
+
+
+_PACKED = {
+    ir.DataType.INT4: 2,
+    ir.DataType.UINT4: 2,
+    ir.DataType.FLOAT4E2M1: 2,
+    ir.DataType.INT2: 4,
+    ir.DataType.UINT2: 4,
+}
+"""Elements in a byte."""
+_COMPLEX = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
+_DATA_FIELDS = {
+    ir.DataType.FLOAT: "float_data",
+    ir.DataType.COMPLEX64: "float_data",
+    ir.DataType.DOUBLE: "double_data",
+    ir.DataType.COMPLEX128: "double_data",
+    ir.DataType.INT64: "int64_data",
+    ir.DataType.UINT32: "uint64_data",
+    ir.DataType.UINT64: "uint64_data",
+    ir.DataType.STRING: "string_data",
+}
+"""Where a tensor keeps its values when not as raw bytes; all others in int32_data."""
+
+
+def demand_sparse(tensor: onnx.SparseTensorProto) -> None:
+    """Refuse a sparse tensor that cannot be made dense.
+
+    Raises:
+        Invalid: It is too large for that, its parts are no tensors, or lie in other files.
+    """
+    dims: Sequence[int] = list(tensor.dims)
+    for part in (tensor.values, tensor.indices):
+        if part.data_location == onnx.TensorProto.EXTERNAL:
+            raise Invalid(f"sparse tensor '{tensor.values.name}' lies in a file")
+        demand_tensor(part)
+    dtype = ir.DataType(tensor.values.data_type)
+    if dtype == ir.DataType.STRING or tensor.indices.data_type != onnx.TensorProto.INT64:
+        raise Invalid(f"sparse tensor '{tensor.values.name}' has strings, or no int64 indices")
+    if any(dim < 0 for dim in dims) or math.prod(dims) * dtype.bitwidth > 8 * MOST_DENSE:
+        raise Invalid(f"sparse tensor '{tensor.values.name}' has the shape {dims}")
+
 
 _SAYS_OPSET = 3
 """IR version from which a model says the opset of its operators."""
@@ -39,7 +137,13 @@ def demand(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
     Raises:
         Invalid: Something does not hold.
     """
-    _names(proto)
+    # Protobuf hands a string that is not UTF-8 out as bytes, and would not write it again.
+    for message in parts(proto):
+        for field, value in message.ListFields():
+            if field.type == field.TYPE_STRING:
+                for text in [value] if isinstance(value, (str, bytes)) else value:
+                    if not isinstance(text, str):
+                        raise Invalid(f"the name {text!r} is not UTF-8")
     versions = {_plain(one.domain): one.version for one in proto.opset_import}
     if not versions and proto.ir_version >= _SAYS_OPSET:
         raise Invalid("it does not say which opset its operators are of")
@@ -51,65 +155,11 @@ def demand(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
             _node(node, known)
             _domain(node, known, made)
     for tensor in external.tensors(proto):
-        tensor_data.demand(tensor)
+        demand_tensor(tensor)
 
 
 def _plain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
-
-
-def _names(proto: onnx.ModelProto) -> None:
-    """Protobuf hands a string that is not UTF-8 out as bytes, and would not write it again."""
-    _text(proto, "producer_name", "producer_version", "domain", "doc_string")
-    _entries(proto)
-    for one in (*proto.opset_import, *(o for f in proto.functions for o in f.opset_import)):
-        _text(one, "domain")
-    for function in proto.functions:
-        _text(function, "name", "domain", "overload", "doc_string")
-        _texts(function.input, function.output, function.attribute)
-        for node in _every(function.node):
-            _node_names(node)
-    _graph_names(proto.graph)
-    for node in _every(proto.graph.node):
-        _node_names(node)
-        for attribute in node.attribute:
-            for graph in _graphs(attribute):
-                _graph_names(graph)
-
-
-def _node_names(node: onnx.NodeProto) -> None:
-    _text(node, "name", "op_type", "domain", "overload", "doc_string")
-    _texts(node.input, node.output)
-    _entries(node)
-    for attribute in node.attribute:
-        _text(attribute, "name", "ref_attr_name", "doc_string")
-
-
-def _graph_names(graph: onnx.GraphProto) -> None:
-    _text(graph, "name", "doc_string")
-    _entries(graph)
-    for value in (*graph.input, *graph.output, *graph.value_info):
-        _text(value, "name", "doc_string")
-        _entries(value)
-        _texts([dim.dim_param for dim in value.type.tensor_type.shape.dim])
-    for tensor in graph.initializer:
-        _text(tensor, "name", "doc_string")
-
-
-def _entries(one: Any) -> None:
-    for entry in one.metadata_props:
-        _text(entry, "key", "value")
-
-
-def _text(one: object, *fields: str) -> None:
-    _texts([getattr(one, field) for field in fields])
-
-
-def _texts(*lists: Iterable[str]) -> None:
-    for texts in lists:
-        for text in texts:
-            if not isinstance(text, str):
-                raise Invalid(f"the name {text!r} is not UTF-8")
 
 
 def _domain(node: onnx.NodeProto, imported: Mapping[str, int], made: Collection[str]) -> None:

@@ -138,7 +138,15 @@ def _graph_findings(model: ir.Model) -> Iterator[Finding | None]:
     yield from _unused(model)
     yield from _outputs(model)
     yield from _operators(model)
-    yield from _training(model)
+    nodes = [node for node in every_node(model) if not node.domain and _trains(node)]
+    yield finding(
+        "training-mode",
+        "error",
+        "{n} nodes in training mode",
+        (f"{node.op_type} {node.name}" for node in nodes),
+        "answers depend on the rest of the batch, or on chance",
+        "call model.eval() before the export",
+    )
     yield from _versions(model)
 
 
@@ -271,18 +279,6 @@ def _dropped(node: ir.Node) -> bool:
     if node.domain not in ("", "ai.onnx.ml") or not onnx.defs.has(node.op_type, node.domain):
         return False
     return bool(onnx.defs.get_schema(node.op_type, node.domain).deprecated)
-
-
-def _training(model: ir.Model) -> Iterator[Finding | None]:
-    nodes = [node for node in every_node(model) if not node.domain and _trains(node)]
-    yield finding(
-        "training-mode",
-        "error",
-        "{n} nodes in training mode",
-        (f"{node.op_type} {node.name}" for node in nodes),
-        "answers depend on the rest of the batch, or on chance",
-        "call model.eval() before the export",
-    )
 
 
 def _trains(node: ir.Node) -> bool:
@@ -501,16 +497,12 @@ def _weights_findings(model: ir.Model, values: Sequence[WeightValues]) -> Iterat
         "float16 rounds them coarsely, and to 0 below 3e-8",
         "the step fp16 with --data measures what that does",
     )
-    yield _copies(model)
-
-
-def _copies(model: ir.Model) -> Finding | None:
     twin = model.clone()
     share_weights(twin)
     kept = twin.graph.initializers
     gone = {n: v for n, v in model.graph.initializers.items() if n not in kept}
     size = sum(v.const_value.nbytes for v in gone.values() if v.const_value is not None)
-    return finding(
+    yield finding(
         "equal-weights",
         "warning",
         "{n} weights equal to another",

@@ -83,13 +83,23 @@ class TensorSources:
                 self.readers[name].append(node)
         self.taken = self._stems(nodes)
         self._named = set(self.taken.values())
-        self._through_reorders(nodes)
+        # A reordered tensor has the name that its source lost.
+        for node in reversed(nodes):
+            if ADDED.get(node.op_type) in ("reorder", "copy") and node.reads and node.writes:
+                value = self.source.get(node.writes[0])
+                if value is not None and node.reads[0] not in self.source:
+                    self.source[node.reads[0]] = value
         for node in nodes:
             self._by_name(node)
         for node in reversed(nodes):
             self._by_reader(node)
         for node in nodes:
-            self._by_passing(node)
+            # What was added forwards what it reads.
+            if node.op_type in ADDED and node.reads:
+                value = self.source.get(node.reads[0])
+                for name in self._open(node):
+                    if value is not None:
+                        self.source[name] = value
 
     def _stems(self, nodes: Sequence[Executed]) -> dict[str, str]:
         """Return executed node's name -> the source node that its name refers to."""
@@ -103,14 +113,6 @@ class TensorSources:
                     found[node.name] = self._origin.maker[stem]
                     break
         return found
-
-    def _through_reorders(self, nodes: Sequence[Executed]) -> None:
-        """A reordered tensor has the name that its source lost."""
-        for node in reversed(nodes):
-            if ADDED.get(node.op_type) in ("reorder", "copy") and node.reads and node.writes:
-                value = self.source.get(node.writes[0])
-                if value is not None and node.reads[0] not in self.source:
-                    self.source[node.reads[0]] = value
 
     def _open(self, node: Executed) -> list[str]:
         return [name for name in node.writes if name and name not in self.source]
@@ -203,14 +205,6 @@ class TensorSources:
                 return free[0]
         return None
 
-    def _by_passing(self, node: Executed) -> None:
-        """What was added forwards what it reads."""
-        if node.op_type in ADDED and node.reads:
-            value = self.source.get(node.reads[0])
-            for name in self._open(node):
-                if value is not None:
-                    self.source[name] = value
-
 
 def _stems(node: Executed) -> list[str]:
     """Return the name, then what is left of it without what the runtime appended."""
@@ -253,7 +247,6 @@ def lineage(model: ir.Model, recorded: Recorded) -> Lineage:
 
     Args:
         model: The model that the runtime loaded; names are unique and functions inlined.
-        recorded: What it executed.
     """
     return _Matching(Origin(model), recorded).result()
 
@@ -275,7 +268,32 @@ class _Matching:
         found = [
             f if f else self._between(n, stop) for n, f in zip(self._nodes, found, strict=True)
         ]
-        return self._settled(found)
+        # Account for every source node: constants and the removed, and twins of others.
+        origin = self._origin
+        for sources in found:
+            for name in list(sources):
+                sources.update(dict.fromkeys(self._twins.get(name, ())))
+        followed = self._follow(found)
+        claimed = {name for sources in found for name in sources}
+        left = [name for name in origin.nodes if name not in claimed]
+        folded = {n for n in left if set(origin.outputs[n]) <= origin.constant} | origin.dead()
+        for name in self._constants:
+            if name in origin.maker:
+                folded |= set(origin.cone(name, (), self._sources.same)[0]) - claimed
+        folded -= claimed
+        guessed = [name for name in left if name not in folded]
+        lost = _attach(origin, found, guessed)
+        counts: dict[str, int] = defaultdict(int)
+        for sources in found:
+            for name in sources:
+                counts[name] += 1
+        return Lineage(
+            tuple(origin.ordered(sources) for sources in found),
+            origin.ordered([*folded, *lost]),
+            origin.ordered(name for name, count in counts.items() if count > 1),
+            tuple(name for name in guessed if name not in lost),
+            followed,
+        )
 
     def _cones(self, node: Executed, stop: set[str]) -> dict[str, None]:
         found = dict.fromkeys(k for k in node.known if k in self._origin.nodes)
@@ -305,34 +323,6 @@ class _Matching:
                 seen.update(new)
                 pending += new
         return found
-
-    def _settled(self, found: Sequence[dict[str, None]]) -> Lineage:
-        """Account for every source node: constants and the removed, and twins of others."""
-        origin = self._origin
-        for sources in found:
-            for name in list(sources):
-                sources.update(dict.fromkeys(self._twins.get(name, ())))
-        followed = self._follow(found)
-        claimed = {name for sources in found for name in sources}
-        left = [name for name in origin.nodes if name not in claimed]
-        folded = {n for n in left if set(origin.outputs[n]) <= origin.constant} | origin.dead()
-        for name in self._constants:
-            if name in origin.maker:
-                folded |= set(origin.cone(name, (), self._sources.same)[0]) - claimed
-        folded -= claimed
-        guessed = [name for name in left if name not in folded]
-        lost = _attach(origin, found, guessed)
-        counts: dict[str, int] = defaultdict(int)
-        for sources in found:
-            for name in sources:
-                counts[name] += 1
-        return Lineage(
-            tuple(origin.ordered(sources) for sources in found),
-            origin.ordered([*folded, *lost]),
-            origin.ordered(name for name, count in counts.items() if count > 1),
-            tuple(name for name in guessed if name not in lost),
-            followed,
-        )
 
     def _follow(self, found: Sequence[dict[str, None]]) -> tuple[str, ...]:
         """Give kernels that nothing tells of what reads their predecessors and is claimed by none.

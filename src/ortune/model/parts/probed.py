@@ -31,8 +31,6 @@ class Step:
     Attributes:
         parent: The graph that holds the node.
         node: The node that holds the body.
-        attribute: Its attribute's name.
-        body: The graph in it.
     """
 
     parent: onnx.GraphProto
@@ -103,7 +101,6 @@ class Watch:
     """How a tensor is read off a run.
 
     Attributes:
-        tensor: Its name.
         output: Output, or input, that holds it: an array, or a list of arrays.
         stacked: Leading axes of each array that count turns of a Scan.
     """
@@ -124,7 +121,6 @@ def expose(
 
     Args:
         proto: Its functions are not looked into.
-        tensors: Names of values.
         shapes: Give out each one's shape, as float32, in the tensor's place.
 
     Returns:
@@ -146,9 +142,7 @@ class _Carried:
     """A value on its way out.
 
     Attributes:
-        name: In the graph reached.
         seeds: The nodes that begin its sequence; empty while it is a tensor.
-        stacked: As `Watch.stacked`.
     """
 
     name: str

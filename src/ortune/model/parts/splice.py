@@ -30,7 +30,9 @@ def splice(model: ir.Model, piece: ir.Model) -> ir.Model:
                 f"opset {version} of domain '{domain}' beside {model.opset_imports[domain]}",
                 fix="raise one of the two with `ortune apply MODEL raise-opset`",
             )
-    values = _values(model.graph)
+    outputs = [value for node in model.graph for value in node.outputs]
+    inner = [*model.graph.inputs, *model.graph.initializers.values(), *outputs]
+    values = {value.name: value for value in inner if value.name}
     taken = [values.get(str(v.name)) for v in (*part.graph.inputs, *part.graph.outputs)]
     if None in taken:
         every = [*part.graph.inputs, *part.graph.outputs]
@@ -47,12 +49,6 @@ def splice(model: ir.Model, piece: ir.Model) -> ir.Model:
     prune.drop_dead(model)
     names.unique(model)
     return model
-
-
-def _values(graph: ir.Graph) -> dict[str, ir.Value]:
-    made = [value for node in graph for value in node.outputs]
-    every = [*graph.inputs, *graph.initializers.values(), *made]
-    return {value.name: value for value in every if value.name}
 
 
 def _move(source: ir.Graph, graph: ir.Graph) -> None:

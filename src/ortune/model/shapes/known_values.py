@@ -30,7 +30,6 @@ class Partial:
 
     Attributes:
         items: In order; one for a scalar.
-        scalar: Rank 0.
     """
 
     items: tuple[Item, ...]

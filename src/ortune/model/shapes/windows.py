@@ -11,11 +11,7 @@ from numpy.typing import NDArray
 
 
 class Windows:
-    """Windows of an array [batch, channels, *space], or the rows along its last axis.
-
-    Attributes:
-        count: How many there are.
-    """
+    """Windows of an array [batch, channels, *space], or the rows along its last axis."""
 
     def __init__(
         self,
@@ -63,12 +59,9 @@ def windows(
 
     Args:
         values: Shape [batch, channels, *space].
-        kernel: Spatial sizes.
         strides: As the convolution's attribute; empty for 1s, and so for `dilations`.
         pads: As the convolution's attribute: all begins, then all ends; empty for 0s.
-        dilations: As the convolution's attribute.
         auto_pad: As the convolution's attribute; SAME and VALID replace `pads`.
-        fill: What padding holds.
 
     Returns:
         None where no window fits.
@@ -78,7 +71,7 @@ def windows(
     axes = len(kernel)
     strides, dilations = strides or (1,) * axes, dilations or (1,) * axes
     reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
-    ends = _pads(values.shape[2:], reach, strides, pads, auto_pad)
+    ends = padding(values.shape[2:], reach, strides, pads, auto_pad)
     if any(map(any, ends)):
         values = np.pad(values, [(0, 0), (0, 0), *ends], constant_values=fill)
     if any(n < r for n, r in zip(values.shape[2:], reach, strict=True)):
@@ -88,14 +81,18 @@ def windows(
     return view[(slice(None), slice(None), *steps)]
 
 
-def _pads(
+def padding(
     space: Sequence[int],
     reach: Sequence[int],
     strides: Sequence[int],
     pads: Sequence[int],
     auto_pad: str,
 ) -> list[tuple[int, int]]:
-    """Return begin and end of each spatial axis, by the rules of ONNX Conv."""
+    """Return begin and end of each spatial axis, by the rules of ONNX Conv.
+
+    Args:
+        reach: Elements that a window spans, dilations included.
+    """
     axes = len(reach)
     if auto_pad == "VALID" or (auto_pad == "NOTSET" and not pads):
         return [(0, 0)] * axes

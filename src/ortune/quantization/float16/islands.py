@@ -103,7 +103,6 @@ def islands(
     """Give layers back to float32 until so many are, or the outputs are near enough.
 
     Args:
-        parts: The layers.
         noise: Runs the model; see `ortune.core.step.Noise`.
         most: Layers to give back; None for as few as bring the outputs near enough.
     """
@@ -234,8 +233,21 @@ class _Switches:
                 narrow: NDArray[np.float32] = self._format.array(array).astype(np.float32)
                 self._rounded[value] = self._editor.constant(f"{value.name}_rounded", narrow)
             else:
-                self._rounded[value] = self._cast_twice(value)
-        rounded, flag = self._rounded[value], self._flag(layer)
+                down = self._editor.node("Cast", [value], {"to": int(self._format.dtype)})
+                up = self._editor.node("Cast", [down.outputs[0]], {"to": int(ir.DataType.FLOAT)})
+                up.outputs[0].shape, up.outputs[0].dtype = value.shape, ir.DataType.FLOAT
+                maker = value.producer()
+                if maker is None:
+                    edit.insert_first(self._graph, down, up)
+                else:
+                    edit.insert_after(maker, down, up)
+                self._rounded[value] = up.outputs[0]
+        if layer not in self._flags:
+            place = self._editor.constant("layer", np.asarray(layer, np.int64))
+            node = self._editor.node("Gather", [self.switches, place], name=f"switch_{layer}")
+            edit.insert_first(self._graph, node)
+            self._flags[layer] = node.outputs[0]
+        rounded, flag = self._rounded[value], self._flags[layer]
         node = self._editor.node("Where", [flag, rounded, value], name=f"{value.name}_chosen")
         node.outputs[0].shape, node.outputs[0].dtype = value.shape, ir.DataType.FLOAT
         if before is not None:
@@ -245,25 +257,6 @@ class _Switches:
             assert last is not None
             edit.insert_after(last, node)
         return node.outputs[0]
-
-    def _cast_twice(self, value: ir.Value) -> ir.Value:
-        down = self._editor.node("Cast", [value], {"to": int(self._format.dtype)})
-        up = self._editor.node("Cast", [down.outputs[0]], {"to": int(ir.DataType.FLOAT)})
-        up.outputs[0].shape, up.outputs[0].dtype = value.shape, ir.DataType.FLOAT
-        maker = value.producer()
-        if maker is None:
-            edit.insert_first(self._graph, down, up)
-        else:
-            edit.insert_after(maker, down, up)
-        return up.outputs[0]
-
-    def _flag(self, layer: int) -> ir.Value:
-        if layer not in self._flags:
-            place = self._editor.constant("layer", np.asarray(layer, np.int64))
-            node = self._editor.node("Gather", [self.switches, place], name=f"switch_{layer}")
-            edit.insert_first(self._graph, node)
-            self._flags[layer] = node.outputs[0]
-        return self._flags[layer]
 
 
 def told(found: Islands, nodes: Sequence[ir.Node]) -> str:

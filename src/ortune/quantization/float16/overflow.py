@@ -32,9 +32,8 @@ import onnx_ir as ir
 from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog, codec
 from ortune.model.graph import edit
-from ortune.quantization.float16.format import Format
+from ortune.quantization.float16.format import Format, ValueKind
 from ortune.quantization.layers import layers
-from ortune.quantization.types import ValueKind
 
 SUMS = ("GlobalAveragePool", "ReduceL1", "ReduceLogSum", "ReduceMean", "ReduceSum")
 """Operators that add up what they read."""

@@ -72,16 +72,6 @@ class Pairs:
             whole = value in placement.replaced
             self._pair(value, seen, home, shared[source], readers, all_readers=whole)
 
-    def _share(self, rounded: ir.Value, uses: Sequence[tuple[ir.Node, int]]) -> None:
-        """Give several float readers one float tensor, through a Sum of one.
-
-        onnxruntime repeats a DequantizeLinear for every reader: what reads it twice, such as GELU
-        in primitive operators, would not be fused any more.
-        """
-        shared = sum_of_one(self._editor, rounded, "shared")
-        for node, index in uses:
-            node.replace_input_with(index, shared)
-
     def _pair(
         self,
         value: ir.Value,
@@ -104,7 +94,9 @@ class Pairs:
         put_behind(seen, home, q, d)
         outside = [use for use in uses if use.node not in readers]
         if len(outside) > 1:
-            self._share(rounded, outside)
+            shared = sum_of_one(self._editor, rounded, "shared")
+            for node, index in outside:
+                node.replace_input_with(index, shared)
             uses = [use for use in uses if use.node in readers]
         for node, index in uses:
             node.replace_input_with(index, rounded)

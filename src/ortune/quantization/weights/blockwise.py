@@ -19,7 +19,7 @@ from ortune.model.shapes.infer import infer
 from ortune.quantization.block_grid import SLAB, Bits, Packed, Spec, fold, nearest, pack
 from ortune.quantization.layers import is_last
 from ortune.quantization.node_filter import wanted
-from ortune.quantization.rounding import gptq, hqq
+from ortune.quantization.rounding import blocks as rounding
 from ortune.quantization.weights.matmuls import (
     UNKNOWN_RANK,
     BlockableWeights,
@@ -168,7 +168,9 @@ class BlockWeights(Quantizer):
         return found
 
 
-def pack_rows(rows: Rows, spec: Spec, method: Method, order: gptq.Order | None = None) -> Packed:
+def pack_rows(
+    rows: Rows, spec: Spec, method: Method, order: rounding.Order | None = None
+) -> Packed:
     """Round and pack one weight, some rows at a time.
 
     Without an order `gptq` rounds as `hqq`: tables that are only looked up have none.
@@ -183,11 +185,11 @@ def pack_rows(rows: Rows, spec: Spec, method: Method, order: gptq.Order | None =
         folded = fold(slab, spec)
         steps = nearest(folded, spec, dtype)
         if method != "rtn":
-            steps = hqq.refine(folded, steps, spec, dtype)
+            steps = rounding.refine(folded, steps, spec, dtype)
         if order is None:
             whole = steps.integers(folded, spec)
         else:
-            whole = gptq.round_rows(slab, steps, order, spec)
+            whole = rounding.round_rows(slab, steps, order, spec)
         integers[part], scale[part] = pack(whole, spec.bits), steps.scale
         if zero is not None:
             zero[part] = pack(steps.zero, spec.bits)
@@ -222,9 +224,9 @@ class _Orders:
 
     def __init__(self, ranges: Ranges, damping: float, act_order: bool) -> None:
         self._ranges, self._damping, self._act_order = ranges, damping, act_order
-        self._last: tuple[tuple[str, ...], gptq.Order | None] = ((), None)
+        self._last: tuple[tuple[str, ...], rounding.Order | None] = ((), None)
 
-    def of(self, products: Sequence[Product]) -> gptq.Order | None:
+    def of(self, products: Sequence[Product]) -> rounding.Order | None:
         """Return it from the moments over the inputs of all products that share the weight.
 
         None where there is nothing to go by: a table that is only looked up, or layers in
@@ -235,7 +237,7 @@ class _Orders:
             self._last = (names, self._find(names))
         return self._last[1]
 
-    def _find(self, names: Sequence[str]) -> gptq.Order | None:
+    def _find(self, names: Sequence[str]) -> rounding.Order | None:
         seen: list[Moments] = []
         for name in names:
             known = self._ranges.get(name)
@@ -252,4 +254,4 @@ class _Orders:
         second = np.zeros_like(seen[0].second[0])
         for moments in seen:
             second += moments.count / count * moments.second[0]
-        return gptq.order(second, self._damping, act_order=self._act_order)
+        return rounding.order(second, self._damping, act_order=self._act_order)

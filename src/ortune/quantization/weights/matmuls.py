@@ -83,11 +83,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class TableLookup:
-    """A Gather along the first axis of a constant table.
-
-    Attributes:
-        rank: Dimensions of `indices`.
-    """
+    """A Gather along the first axis of a constant table."""
 
     node: ir.Node
     rows: Rows

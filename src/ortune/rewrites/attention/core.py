@@ -16,8 +16,6 @@ class Select:
     """Scores kept where `keep` holds (does not hold: `inverse`), elsewhere one number.
 
     Attributes:
-        keep: The condition.
-        fill: The number.
         inverse: The condition says what is left out.
     """
 
@@ -78,7 +76,14 @@ def find(softmax: ir.Node) -> Core | None:
     if found is None:
         return None
     path, masks, scale = found
-    _alone(path, inner, softmax)
+    # Check that nothing else reads the scores or the probabilities.
+    own = {*path, *inner, softmax}
+    for node in (*path, softmax, *inner):
+        for made in node.outputs:
+            outside = [user for user, _ in made.uses() if user not in own]
+            last = made is (inner[-1] if inner else softmax).outputs[0]
+            if made.is_graph_output() or len(outside) > (1 if last else 0):
+                raise NotFusable("its scores or probabilities are read elsewhere too")
     first = path[-1]
     query, key = first.inputs
     if query is None or key is None or {n.graph for n in (*path, *inner)} != {softmax.graph}:
@@ -167,14 +172,3 @@ def _product(rows: ir.Value) -> tuple[ir.Node, bool, list[ir.Node]] | None:
 def _is_guard(node: ir.Node, rows: ir.Value) -> bool:
     test = maker(node.inputs[0], "IsNaN") if node.op_type == "Where" and not node.domain else None
     return test is not None and test.inputs[0] is rows and number(node.inputs[1]) == 0.0
-
-
-def _alone(path: list[ir.Node], inner: list[ir.Node], softmax: ir.Node) -> None:
-    """Check that nothing else reads the scores or the probabilities."""
-    own = {*path, *inner, softmax}
-    for node in (*path, softmax, *inner):
-        for value in node.outputs:
-            outside = [user for user, _ in value.uses() if user not in own]
-            last = value is (inner[-1] if inner else softmax).outputs[0]
-            if value.is_graph_output() or len(outside) > (1 if last else 0):
-                raise NotFusable("its scores or probabilities are read elsewhere too")

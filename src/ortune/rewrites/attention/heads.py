@@ -100,7 +100,6 @@ def write(
     """Place a RotaryEmbedding of ``[batch, length, heads * size]`` before `at`.
 
     Args:
-        count: Heads.
         made: What was made so far; tables of one batch are made once.
     """
     tables = [_table(editor, value, angle, op, at, made) for op in ("Cos", "Sin")]

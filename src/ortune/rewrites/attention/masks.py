@@ -67,7 +67,6 @@ class Masks:
     """Makes each mask once; `editor` names what is new.
 
     Attributes:
-        editor: Of the main graph.
         made: Masks made so far, by what they were made from.
     """
 
@@ -261,9 +260,9 @@ def _extremes(value: ir.Value | None, depth: int = 12) -> frozenset[str]:
         return one | two | ({"infinity"} if one and two else set())
     if node.op_type == "Mul":
         # ``(1 - mask) * number`` and its like, the mask an integer or a truth value.
-        for one, two in (node.inputs, reversed(node.inputs)):
-            factor = number(two)
-            if factor is not None and np.isfinite(factor) and _small(one):
+        for mask, other in (node.inputs, reversed(node.inputs)):
+            factor = number(other)
+            if factor is not None and np.isfinite(factor) and _small(mask):
                 return frozenset({"lowest"} if abs(factor) >= -_ABSORBS else ())
         return _BOTH
     return frozenset() if _small(value) else _BOTH

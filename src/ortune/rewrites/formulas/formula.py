@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -121,9 +121,11 @@ def climb(value: ir.Value, scale: float, factors: Sequence[ir.Value]) -> Factore
     return None
 
 
-def at_each(
-    model: ir.Model, attempt: Callable[[ir.Model, ir.Node, Editor], int], *ops: str
-) -> int:
+Attempt: TypeAlias = Callable[[ir.Model, ir.Node, Editor], int | str]
+"""Rewrites around a node: returns how many were, or why it is left alone."""
+
+
+def at_each(model: ir.Model, attempt: Attempt, *ops: str) -> int:
     """Infer shapes, try a rewrite at every node of these operators, and drop what is dead.
 
     Returns:
@@ -131,15 +133,19 @@ def at_each(
     """
     infer(model)
     editor = Editor(model.graph)
-    count = sum(attempt(model, node, editor) for node in nodes_of(model, *ops))
+    count = 0
+    for node in nodes_of(model, *ops):
+        made = attempt(model, node, editor)
+        if isinstance(made, str):
+            refuse(model, node, made)
+        else:
+            count += made
     if count:
         prune.drop_dead(model)
     return count
 
 
-def at_each_foreign(
-    model: ir.Model, attempt: Callable[[ir.Model, ir.Node, Editor], int], *ops: str
-) -> int:
+def at_each_foreign(model: ir.Model, attempt: Attempt, *ops: str) -> int:
     """Like `at_each`, for a rewrite that puts in operators of onnxruntime's own."""
     count = at_each(model, attempt, *ops)
     if count:
@@ -240,7 +246,6 @@ class Chain:
 
     Attributes:
         nodes: In order, in no graph yet.
-        editor: Names what is made.
     """
 
     def __init__(self, editor: Editor, stem: str) -> None:

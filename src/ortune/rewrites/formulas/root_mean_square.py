@@ -20,7 +20,6 @@ class Root:
     """sqrt(mean(d d) + epsilon), and who reads it.
 
     Attributes:
-        squared: d.
         axes: Of the mean, as written.
         inverse: Whether `value` is the inverse of the root.
         value: The root, or its inverse.

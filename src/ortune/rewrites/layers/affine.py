@@ -61,7 +61,6 @@ class ChannelAxis:
     """Where a tensor has its channels.
 
     Attributes:
-        count: How many there are.
         axis: Which axis they are: 1, or -1 for the last.
         rank: Axes of the tensor; None where unknown.
     """
@@ -162,7 +161,6 @@ class FoldableLayer:
     """A layer with a constant weight, and with a constant bias or none.
 
     Attributes:
-        node: The layer.
         shape: Of its weight. Conv: [out, in / group, kernel...]. ConvTranspose: [in, out / group,
             kernel...], where group g has the inputs of its share and the outputs of its share.
             Gemm: [in, out], or [out, in] with transB. MatMul: [in, out].

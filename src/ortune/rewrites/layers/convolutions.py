@@ -36,8 +36,6 @@ class Taps:
     """One axis of the equal convolution.
 
     Attributes:
-        first: Padding before.
-        last: Padding after.
         surplus: Output pixels behind the end, to be cut off.
         index: [phase, tap] -> tap of the transposed kernel, -1 where there is none.
     """
@@ -63,8 +61,6 @@ def taps(kernel: int, stride: int, dilation: int, before: int, after: int, extra
 
     Args:
         kernel: Width of the transposed kernel.
-        stride: Its stride.
-        dilation: Its dilation.
         before: Output pixels cut off at the start.
         after: Output pixels cut off at the end.
         extra: ``output_padding``.

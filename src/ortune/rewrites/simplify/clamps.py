@@ -19,11 +19,7 @@ _FIRST = 12
 
 @dataclass(frozen=True)
 class Clamp:
-    """min(max(source, low), high).
-
-    Attributes:
-        nodes: The first one first.
-    """
+    """min(max(source, low), high)."""
 
     source: ir.Value
     low: float

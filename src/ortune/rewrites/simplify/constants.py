@@ -183,12 +183,10 @@ def _size(node: ir.Node) -> int:
         shape = shape_of(value)
         if shape is not None and value.dtype not in (None, ir.DataType.STRING):
             items = [dim for dim in shape if isinstance(dim, int)]
-            total += int(np.prod(items, dtype=np.int64)) * _width(value.dtype)
+            total += int(np.prod(items, dtype=np.int64)) * (
+                max(1, value.dtype.bitwidth // 8) if value.dtype else 1
+            )
     return total
-
-
-def _width(dtype: ir.DataType | None) -> int:
-    return max(1, dtype.bitwidth // 8) if dtype else 1
 
 
 def _freed(node: ir.Node) -> int:

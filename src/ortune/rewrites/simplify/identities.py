@@ -111,14 +111,6 @@ _Rule: TypeAlias = Callable[[ir.Node, Known, int], "bool | ir.Value | None"]
 """Says whether the first input is passed on, or which value is."""
 
 
-def _always(node: ir.Node, known: Known, opset: int) -> bool:
-    return True
-
-
-def _single(node: ir.Node, known: Known, opset: int) -> bool:
-    return len(node.inputs) == 1
-
-
 def _sum(node: ir.Node, known: Known, opset: int) -> bool:
     """Among pairs a Sum of one keeps what is behind it out of a runtime's fusions: it stays."""
     paired = any(other.op_type == "QuantizeLinear" for other in node.graph or ())
@@ -251,16 +243,10 @@ def _relu(node: ir.Node, known: Known, opset: int) -> bool:
     return before.op_type in NOT_NEGATIVE
 
 
-def _twice(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
+def _undone(node: ir.Node, known: Known, opset: int) -> ir.Value | None:
     """Not of Not, and Neg of Neg."""
-    before = node.inputs[0].producer() if node.inputs[0] is not None else None
-    if before is None or before.domain or before.op_type != node.op_type:
-        return None
-    return before.inputs[0]
-
-
-def _split(node: ir.Node, known: Known, opset: int) -> bool:
-    return len(node.outputs) == 1
+    before = maker(node.inputs[0], node.op_type)
+    return before.inputs[0] if before is not None else None
 
 
 def _neutral(number: float) -> _Rule:
@@ -310,7 +296,7 @@ _COMMUTE: Mapping[str, float] = {
 }
 
 _RULES: Mapping[str, _Rule] = {
-    "Identity": _always,
+    "Identity": lambda node, known, opset: True,
     "Dropout": _dropout,
     "Cast": _cast,
     "CastLike": _cast_like,
@@ -320,16 +306,16 @@ _RULES: Mapping[str, _Rule] = {
     "Transpose": _transpose,
     "Pad": _pad,
     "Slice": _slice,
-    "Split": _split,
-    "Concat": _single,
+    "Split": lambda node, known, opset: len(node.outputs) == 1,
+    "Concat": lambda node, known, opset: len(node.inputs) == 1,
     "Sum": _sum,
-    "Mean": _single,
+    "Mean": lambda node, known, opset: len(node.inputs) == 1,
     "Where": _where,
     "Tile": _tile,
     **{f"Reduce{kind}": _reduce for kind in ("Sum", "Mean", "Max", "Min", "Prod")},
     "Relu": _relu,
-    "Not": _twice,
-    "Neg": _twice,
+    "Not": _undone,
+    "Neg": _undone,
     **{op: _neutral(number) for op, number in _COMMUTE.items()},
     "Sub": _neutral(0),
     "Div": _neutral(1),

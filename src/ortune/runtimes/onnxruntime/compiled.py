@@ -20,7 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 from ortune.core.errors import BackendMissing, BadModel, gist
 from ortune.core.hardware.cpus import cpu_model, instruction_sets
 from ortune.core.hardware.gpu import driver
-from ortune.model.io.identity import parts
+from ortune.model.io.protobuf import parts
 
 _NODE = ("EPContext", "com.microsoft")
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.session import Session
-from ortune.model.io.identity import identity
+from ortune.model.io.protobuf import identity
 from ortune.runtimes.onnxruntime import engine_cache
 from ortune.runtimes.onnxruntime.engine_store import EngineKey
 

@@ -10,7 +10,7 @@ import pytest
 
 from ortune.core.errors import BadModel
 from ortune.model.io import file
-from ortune.model.io.identity import identity
+from ortune.model.io.protobuf import identity
 
 TEXT = """
 <ir_version: 8, opset_import: ["": 17]>

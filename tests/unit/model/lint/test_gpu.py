@@ -106,8 +106,7 @@ def test_other_operators_are_not(body: str, found: list[str]) -> None:
 
 def test_what_keeps_a_graph_from_being_captured() -> None:
     made = model_of(
-        """<ir_version: 8, opset_import: ["": 17]>
-        g (float[n,4] x, bool c) => (float[m,4] y, float[k,4] w) {
+        """g (float[n,4] x, bool c) => (float[m,4] y, float[k,4] w) {
           s = Shape(x)
           t = Reshape(x, s)
           i = NonZero(t)

@@ -27,7 +27,7 @@ def toy(body: str, signature: str = "(float[n,8] x) => (float[n,8] y)") -> ir.Mo
     """
     eye = "{" + ",".join("1" if i % 9 == 0 else "0" for i in range(64)) + "}"
     model = model_of(
-        f"""<ir_version: 8, opset_import: ["": 17]> g {signature}
+        f"""g {signature}
         <float[8,8] i = {eye}, float[8,8] j = {eye}>
         {{ a = MatMul(x, i) {body} y = MatMul(z, j) }}"""
     )
@@ -85,8 +85,7 @@ def test_a_small_mean_of_many_overflows_inside(op: str) -> None:
     def made() -> ir.Model:
         return named(
             model_of(
-                f"""<ir_version: 8, opset_import: ["": 17]>
-                g (float[1,2,192,192] x) => (float[1,2,1,1] y)
+                f"""g (float[1,2,192,192] x) => (float[1,2,1,1] y)
                 <float[2,1,1,1] w = {{1,1}}, float[2,1,1,1] v = {{1,1}}> {{
                   a = Conv<group = 2>(x, w) b = {op}(a) y = Conv<group = 2>(b, v)
                 }}"""

@@ -49,8 +49,7 @@ def test_a_product_stays_integer(
 
 def test_a_product_that_a_layer_and_the_caller_read_stays_integer(tmp_path: Path) -> None:
     model = model_of(
-        """<ir_version: 9, opset_import: ["": 17]>
-        g (float[b,32] x) => (float[b,32] y, float[b,32] z) { y = Gemm(x, w) z = Gemm(y, v) }""",
+        "g (float[b,32] x) => (float[b,32] y, float[b,32] z) { y = Gemm(x, w) z = Gemm(y, v) }",
         {"w": normal(32, 32, scale=0.2), "v": normal(32, 32, seed=1, scale=0.2)},
     )
     found = kernels(model, Int8Static(), "matrix", tmp_path)

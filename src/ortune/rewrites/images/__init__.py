@@ -1,1 +1,0 @@
-"""Pre- and postprocessing of images as part of a model."""
