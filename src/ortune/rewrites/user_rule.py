@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -82,11 +81,31 @@ def rule(
         needs_opset: Lowest opset of the default domain that the replacement is of.
         stage: Where an automatic recipe places it.
     """
-    wanted = _Functions(pattern, rewrite, check, needs_opset)
 
     def apply(step: Transform, model: ir.Model) -> int:
-        """Edit the model in place and return how many matches were replaced."""
-        return wanted.apply(model, step.origin)
+        """Edit the model in place and return how many matches were replaced.
+
+        Raises:
+            BadModel: It is of an older opset than the replacement.
+            OrtuneError: One of the functions raises; the text says in which line.
+        """
+        opset = model.opset_imports.get("", 0)
+        if opset < needs_opset:
+            raise BadModel(
+                f"it writes for opset {needs_opset}, and the model is of {opset}",
+                fix=f'put "raise-opset(to={needs_opset})" before it',
+            )
+        infer(model)
+        try:
+            count = replace_matches(model, pattern, rewrite, _refusing(check, model))
+        except OrtuneError:
+            raise
+        except Exception as error:
+            path = Path(step.origin.rpartition(":")[0] or inspect.getfile(rewrite))
+            raise OrtuneError(user_file.place(error, path), fix="correct the rule") from error
+        if count:
+            prune.drop_dead(model)
+        return count
 
     parts = {
         "__doc__": inspect.getdoc(rewrite) or f"{rewrite.__name__} in place of its pattern.",
@@ -99,52 +118,20 @@ def rule(
     return made
 
 
-@dataclass(frozen=True)
-class _Functions:
-    pattern: Builds | Sequence[Builds]
-    rewrite: Builds
-    check: Checks | None
-    needs_opset: int
+def _refusing(check: Checks | None, model: ir.Model) -> Callable[..., bool] | None:
+    """Return a check that notes why it leaves a match alone; None for none."""
+    if check is None:
+        return None
+    named = inspect.signature(check).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in named.values())
 
-    def apply(self, model: ir.Model, origin: str) -> int:
-        """Replace what matches.
+    def may(match: Any, **bound: Any) -> bool:
+        given = {"match": match, **bound}
+        answer = check(**(given if takes_all else {k: given[k] for k in named if k in given}))
+        if answer is True:
+            return True
+        why = answer if isinstance(answer, str) else f"rejected by {check.__name__}"
+        edit.refuse(model, match.root, why)
+        return False
 
-        Raises:
-            BadModel: It is of an older opset than the replacement.
-            OrtuneError: One of the functions raises; the text says in which line.
-        """
-        opset = model.opset_imports.get("", 0)
-        if opset < self.needs_opset:
-            raise BadModel(
-                f"it writes for opset {self.needs_opset}, and the model is of {opset}",
-                fix=f'put "raise-opset(to={self.needs_opset})" before it',
-            )
-        infer(model)
-        try:
-            count = replace_matches(model, self.pattern, self.rewrite, self._may(model))
-        except OrtuneError:
-            raise
-        except Exception as error:
-            path = Path(origin.rpartition(":")[0] or inspect.getfile(self.rewrite))
-            raise OrtuneError(user_file.place(error, path), fix="correct the rule") from error
-        if count:
-            prune.drop_dead(model)
-        return count
-
-    def _may(self, model: ir.Model) -> Callable[..., bool] | None:
-        check = self.check
-        if check is None:
-            return None
-        named = inspect.signature(check).parameters
-        takes_all = any(p.kind is p.VAR_KEYWORD for p in named.values())
-
-        def may(match: Any, **bound: Any) -> bool:
-            given = {"match": match, **bound}
-            answer = check(**(given if takes_all else {k: given[k] for k in named if k in given}))
-            if answer is True:
-                return True
-            why = answer if isinstance(answer, str) else f"rejected by {check.__name__}"
-            edit.refuse(model, match.root, why)
-            return False
-
-        return may
+    return may

@@ -51,11 +51,6 @@ class CrossLayerEqualization(Transform):
     most: float = 100.0
 
     def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            BadSettings: Nothing would be done.
-        """
         if self.sweeps < 1 or self.most <= 1:
             raise BadSettings(
                 f"sweeps={self.sweeps}, most={self.most} changes nothing",

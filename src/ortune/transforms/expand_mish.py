@@ -46,9 +46,7 @@ class ExpandMish(Transform):
         return backend.name() == "cpu"
 
     def apply(self, model: ir.Model) -> int:
-        if model.opset_imports.get("", 0) < 8:
-            return 0
-        return at_each(model, _expand, "Mish", "Tanh")
+        return at_each(model, _expand, "Mish", "Tanh", since=8)
 
 
 def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int | str:

@@ -40,9 +40,7 @@ class ExpandPrelu(Transform):
         return backend.name() == "cpu"
 
     def apply(self, model: ir.Model) -> int:
-        if model.opset_imports.get("", 0) < 9:
-            return 0
-        return at_each(model, _expand, "PRelu")
+        return at_each(model, _expand, "PRelu", since=9)
 
 
 def _expand(model: ir.Model, node: ir.Node, editor: Editor) -> int | str:

@@ -54,8 +54,7 @@ class FixDims(Transform):
             known = [d for value in given(model) for d in shape_of(value) or () if _named(d)]
             shown = str(known[0]) if known else "INPUT.AXIS"
             raise Refused(
-                "fix-dims needs the dimensions",
-                fix=f'write them: "fix-dims(dims=[{shown}:1])"',
+                "fix-dims needs the dimensions", fix=f'write them: "fix-dims(dims=[{shown}:1])"'
             )
         sizes = self._sizes(model)
         names: dict[str, int] = {}

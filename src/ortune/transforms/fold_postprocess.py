@@ -58,11 +58,9 @@ class FoldPostprocess(Transform):
 
     @property
     def keeps_io(self) -> bool:
-        """The model gives something else."""
         return False
 
     def bridge(self, model: ir.Model) -> Bridge:
-        """Turn the old output by NumPy."""
         value = self._value(model)
         name, axis = str(value.name), self._axis(value)
 
@@ -222,7 +220,6 @@ class _FoldedAnswers(Bridge):
         self._name, self._turned = name, turned
 
     def joined(self, answers: Sequence[Tensors]) -> Tensors:
-        """Turn the one output."""
         found: _Arrays = {}
         for name, array in answers[0].items():
             found |= self._turned(array) if name == self._name else {name: np.asarray(array)}

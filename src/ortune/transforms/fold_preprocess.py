@@ -234,7 +234,6 @@ class Pictures(Bridge):
             self.decibels = _SIXTEEN
 
     def samples(self, old: Tensors) -> Iterable[Tensors]:
-        """Yield the pictures of one sample."""
         tensor = old[self._name]
         several = tensor.ndim == 4
         made = [self._back(one) for one in (tensor if several else tensor[None])]
@@ -355,11 +354,9 @@ class FoldPreprocess(Transform):
 
     @property
     def keeps_io(self) -> bool:
-        """The model takes pictures."""
         return False
 
     def bridge(self, model: ir.Model) -> Bridge:
-        """Make pictures of tensors."""
         value = self._value(model)
         kind = value.dtype or ir.DataType.FLOAT
         return Pictures(value.name or "", self._picture(value), kind.numpy())
@@ -386,11 +383,7 @@ class FoldPreprocess(Transform):
             shape[-3:-1] = picture.size
         elif picture.settings.resize is not None or picture.settings.crop is not None:
             shape[-3:-1] = ["picture_height", "picture_width"]
-        taken = ir.Value(
-            name=name,
-            type=ir.TensorType(ir.DataType.UINT8),
-            shape=ir.Shape(shape),
-        )
+        taken = ir.Value(name=name, type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape(shape))
         chain = Chain(edit.Editor(graph), f"{name}_folded")
         made = write(chain, taken, picture, only_readers(value))
         made.type, made.shape = value.type, value.shape

@@ -43,9 +43,7 @@ class FuseClip(Transform):
         return facts.has(*bounds) or facts.ops.get("Clip", 0) + facts.ops.get("Relu", 0) > 1
 
     def apply(self, model: ir.Model) -> int:
-        if model.opset_imports.get("", 0) < _OLDEST:
-            return 0
-        return at_each(model, _fuse, "Max", "Min", "Clip", "Relu")
+        return at_each(model, _fuse, "Max", "Min", "Clip", "Relu", since=_OLDEST)
 
 
 def _fuse(model: ir.Model, last: ir.Node, editor: Editor) -> int | str:

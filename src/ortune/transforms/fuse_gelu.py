@@ -47,9 +47,7 @@ class FuseGelu(Transform):
     """Lowest default-domain opset that has the operator."""
 
     def apply(self, model: ir.Model) -> int:
-        if model.opset_imports.get("", 0) < self.needs_opset:
-            return 0
-        return at_each(model, _fuse, "Erf", "Tanh")
+        return at_each(model, _fuse, "Erf", "Tanh", since=self.needs_opset)
 
 
 _TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)

@@ -52,9 +52,7 @@ class FuseLayerNorm(Transform):
     """Lowest default-domain opset that has the operator."""
 
     def apply(self, model: ir.Model) -> int:
-        if model.opset_imports.get("", 0) < self.needs_opset:
-            return 0
-        return at_each(model, _fuse, "ReduceMean")
+        return at_each(model, _fuse, "ReduceMean", since=self.needs_opset)
 
 
 def _fuse(model: ir.Model, variance: ir.Node, editor: Editor) -> int:

@@ -53,9 +53,7 @@ class FuseRmsNorm(Transform):
         return 0 < means < 2 * count and facts.has("Div", "Reciprocal") and facts.has("Mul")
 
     def apply(self, model: ir.Model) -> int:
-        if model.opset_imports.get("", 0) < self.needs_opset:
-            return 0
-        return at_each(model, _fuse, "ReduceMean")
+        return at_each(model, _fuse, "ReduceMean", since=self.needs_opset)
 
 
 def _fuse(model: ir.Model, mean: ir.Node, editor: Editor) -> int | str:

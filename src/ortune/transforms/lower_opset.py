@@ -51,8 +51,7 @@ class LowerOpset(Transform):
         """
         if not self.to:
             raise Refused(
-                "lower-opset needs a target version",
-                fix='write it: "lower-opset(to=21)"',
+                "lower-opset needs a target version", fix='write it: "lower-opset(to=21)"'
             )
         if (opset := model.opset_imports.get("", 0)) <= self.to:
             edit.note(model, f"the opset is {opset}")

@@ -40,11 +40,6 @@ class WidenGroups(Transform):
     channels: Annotated[int, Bounds(high=65536)] = 32
 
     def __post_init__(self) -> None:
-        """Check the width.
-
-        Raises:
-            BadSettings: It is not positive.
-        """
         if self.channels < 1:
             raise BadSettings(f"channels={self.channels} is not a width", fix="use 1 or more")
 

@@ -11,12 +11,12 @@ import onnx_ir as ir
 from ortune.core.facts import Facts
 from ortune.model.analysis.flops import flops
 from ortune.model.analysis.weight_values import WeightValues, denormal_share, weight_values
-from ortune.model.graph import edit, spec
+from ortune.model.graph import spec
 from ortune.model.graph.edit import attribute, const_tensor
 from ortune.model.graph.match import label
 from ortune.model.graph.spec import shape_of
 from ortune.model.graph.values import named_weights, weights
-from ortune.model.shapes.infer import infer, unknown
+from ortune.model.shapes.infer import shaped, unknown
 
 _LIMIT = 1 << 27
 """Weights that are read: a second of work, however large the model is."""
@@ -48,7 +48,9 @@ def facts(
     rows = table_rows(model)
     inputs = tuple(replace(one, rows=rows.get(one.name)) for one in spec.inputs(model))
     dynamic = [d for one in inputs for d in one.shape or () if isinstance(d, str)]
-    shaped, rung = known or _shaped(model)
+    if known is None:
+        whole = not model.functions and not unknown(model)
+        known = (model, "file") if whole else shaped(model)
     if read and values is None:
         values = list(weight_values(model, _LIMIT))
     return Facts(
@@ -64,9 +66,9 @@ def facts(
         dynamic=tuple(dict.fromkeys(dynamic)),
         subgraphs=sum(1 for _ in model.graph.subgraphs()),
         functions=len(model.functions),
-        flops=flops(shaped),
+        flops=flops(known[0]),
         denormals=None if values is None else denormal_share(values),
-        shapes_from=rung,
+        shapes_from=known[1],
         metadata=dict(model.metadata_props),
         table_bytes=table_bytes(model),
     )
@@ -75,15 +77,6 @@ def facts(
 def weight_bytes(model: ir.Model) -> int:
     """Return the bytes of all weights as they are stored; none is read."""
     return sum(tensor.nbytes for _, tensor in named_weights(model))
-
-
-def _shaped(model: ir.Model) -> tuple[ir.Model, str]:
-    """Return the model with shapes, functions inlined: a copy where anything is missing."""
-    if not model.functions and not unknown(model):
-        return model, "file"
-    copy = model.clone()
-    edit.inline(copy)
-    return copy, infer(copy)
 
 
 _SHAPING = "Expand Flatten Reshape Slice Split Squeeze Tile Transpose Unsqueeze"

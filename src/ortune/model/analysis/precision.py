@@ -9,20 +9,11 @@ import onnx_ir as ir
 from ortune.model.graph import edit, qdq, spec
 from ortune.model.shapes.infer import shaped
 
-_INTEGER = frozenset(
-    {
-        "ConvInteger",
-        "DynamicQuantizeLSTM",
-        "DynamicQuantizeMatMul",
-        "MatMulInteger",
-        "MatMulIntegerToFloat",
-        "QAttention",
-        "QGemm",
-        "QLinearAdd",
-        "QLinearConv",
-        "QLinearMatMul",
-    }
+_INTEGER_TEXT = (
+    "ConvInteger DynamicQuantizeLSTM DynamicQuantizeMatMul MatMulInteger MatMulIntegerToFloat "
+    "QAttention QGemm QLinearAdd QLinearConv QLinearMatMul"
 )
+_INTEGER = frozenset(_INTEGER_TEXT.split())
 """Operators that take integers themselves."""
 _WEIGHTS = "{} weights"
 """Of a node that computes in float, as its file says it."""

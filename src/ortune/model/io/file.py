@@ -107,11 +107,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def save(
-    model: ir.Model,
-    path: Path | str,
-    *,
-    external_above: int = 1_900_000_000,
-    durable: bool = True,
+    model: ir.Model, path: Path | str, *, external_above: int = 1_900_000_000, durable: bool = True
 ) -> Path:
     """Write a model beside `path`, then rename it into place; weights are streamed.
 

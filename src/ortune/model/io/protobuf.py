@@ -301,10 +301,7 @@ def identity(path: Path) -> tuple[str, int]:
 
     total, nodes, places = hashlib.sha256(), 0, set[str]()
     try:
-        with (
-            path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        ):
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             proto = onnx.ModelProto.FromString(outline(data))
         for part in parts(proto):
             nodes += isinstance(part, onnx.NodeProto)

@@ -55,6 +55,25 @@ _ELEMENTWISE = frozenset(_ELEMENTWISE_TEXT.split())
 """What is fused behind a kernel."""
 
 
+@dataclass(frozen=True)
+class Lineage:
+    """The way from executed nodes to source nodes.
+
+    Attributes:
+        sources: For every executed node the source nodes it stands for, in their order.
+        folded: Source nodes that no executed node stands for: constants, or removed.
+        repeated: Source nodes that several executed nodes stand for together.
+        guessed: Source nodes put to the nearest executed node for want of a better clue.
+        followed: Executed nodes that nothing tells of: they take what is behind those before.
+    """
+
+    sources: tuple[tuple[str, ...], ...]
+    folded: tuple[str, ...]
+    repeated: tuple[str, ...]
+    guessed: tuple[str, ...] = ()
+    followed: tuple[str, ...] = ()
+
+
 class TensorSources:
     """The source values of the tensors of an executed graph, as far as they can be found.
 
@@ -67,6 +86,7 @@ class TensorSources:
 
     def __init__(self, origin: Origin, recorded: Recorded) -> None:
         self._origin = origin
+        self._nodes, self._constants = recorded.nodes, set(recorded.constants)
         nodes = recorded.nodes
         written = {name for node in nodes for name in node.writes if name}
         kept = written | set(recorded.constants)
@@ -100,6 +120,10 @@ class TensorSources:
                 for name in self._open(node):
                     if value is not None:
                         self.source[name] = value
+        self._twins: dict[str, list[str]] = defaultdict(list)
+        for value, stands in self.same.items():
+            if value != stands and stands in origin.maker and value in origin.maker:
+                self._twins[origin.maker[stands]].append(origin.maker[value])
 
     def _stems(self, nodes: Sequence[Executed]) -> dict[str, str]:
         """Return executed node's name -> the source node that its name refers to."""
@@ -205,65 +229,9 @@ class TensorSources:
                 return free[0]
         return None
 
-
-def _stems(node: Executed) -> list[str]:
-    """Return the name, then what is left of it without what the runtime appended."""
-    stems = [node.name]
-    while (shorter := TAIL.sub("", stems[-1])) != stems[-1] and shorter:
-        stems.append(shorter)
-    if node.op_type in ADDED and ADDED[node.op_type] != "quantize":
-        return stems[:1]
-    return stems
-
-
-def _fits(node: Executed, source: ir.Node) -> bool:
-    """Whether a node of this name may be the source: added ones need the operator itself."""
-    if node.op_type in ADDED:
-        return source.op_type == node.op_type or bool(node.known)
-    return True
-
-
-@dataclass(frozen=True)
-class Lineage:
-    """The way from executed nodes to source nodes.
-
-    Attributes:
-        sources: For every executed node the source nodes it stands for, in their order.
-        folded: Source nodes that no executed node stands for: constants, or removed.
-        repeated: Source nodes that several executed nodes stand for together.
-        guessed: Source nodes put to the nearest executed node for want of a better clue.
-        followed: Executed nodes that nothing tells of: they take what is behind those before.
-    """
-
-    sources: tuple[tuple[str, ...], ...]
-    folded: tuple[str, ...]
-    repeated: tuple[str, ...]
-    guessed: tuple[str, ...] = ()
-    followed: tuple[str, ...] = ()
-
-
-def lineage(model: ir.Model, recorded: Recorded) -> Lineage:
-    """Map every executed node to nodes of the source model.
-
-    Args:
-        model: The model that the runtime loaded; names are unique and functions inlined.
-    """
-    return _Matching(Origin(model), recorded).result()
-
-
-class _Matching:
-    def __init__(self, origin: Origin, recorded: Recorded) -> None:
-        self._origin = origin
-        self._nodes = recorded.nodes
-        self._constants = set(recorded.constants)
-        self._sources = TensorSources(origin, recorded)
-        self._twins: dict[str, list[str]] = defaultdict(list)
-        for value, stands in self._sources.same.items():
-            if value != stands and stands in origin.maker and value in origin.maker:
-                self._twins[origin.maker[stands]].append(origin.maker[value])
-
-    def result(self) -> Lineage:
-        stop = set(self._sources.source.values())
+    def lineage(self) -> Lineage:
+        """Return which source nodes each executed node stands for."""
+        stop = set(self.source.values())
         found = [self._cones(node, stop) for node in self._nodes]
         found = [
             f if f else self._between(n, stop) for n, f in zip(self._nodes, found, strict=True)
@@ -279,7 +247,7 @@ class _Matching:
         folded = {n for n in left if set(origin.outputs[n]) <= origin.constant} | origin.dead()
         for name in self._constants:
             if name in origin.maker:
-                folded |= set(origin.cone(name, (), self._sources.same)[0]) - claimed
+                folded |= set(origin.cone(name, (), self.same)[0]) - claimed
         folded -= claimed
         guessed = [name for name in left if name not in folded]
         lost = _attach(origin, found, guessed)
@@ -297,28 +265,28 @@ class _Matching:
 
     def _cones(self, node: Executed, stop: set[str]) -> dict[str, None]:
         found = dict.fromkeys(k for k in node.known if k in self._origin.nodes)
-        read = {self._sources.source[name] for name in node.reads if name in self._sources.source}
+        read = {self.source[name] for name in node.reads if name in self.source}
         for name in node.writes:
-            value = self._sources.source.get(name)
+            value = self.source.get(name)
             if value is not None and value not in read:
-                found |= self._origin.cone(value, stop, self._sources.same)[0]
-        named = self._sources.taken.get(node.name)
+                found |= self._origin.cone(value, stop, self.same)[0]
+        named = self.taken.get(node.name)
         if named is not None and not found and node.op_type not in ADDED:
             found[named] = None
         return found
 
     def _between(self, node: Executed, stop: set[str]) -> dict[str, None]:
         """Return what lies between the nearest known tensors after a node, for one without any."""
-        if node.op_type in ADDED and node.name not in self._sources.taken:
+        if node.op_type in ADDED and node.name not in self.taken:
             return {}
         pending = [name for name in node.writes if name]
         seen = set(pending)
         found: dict[str, None] = {}
         for name in pending:
-            if name in self._sources.source:
-                found |= self._origin.cone(self._sources.source[name], stop, self._sources.same)[0]
+            if name in self.source:
+                found |= self._origin.cone(self.source[name], stop, self.same)[0]
                 continue
-            for reader in self._sources.readers[name]:
+            for reader in self.readers[name]:
                 new = [w for w in reader.writes if w and w not in seen]
                 seen.update(new)
                 pending += new
@@ -347,6 +315,23 @@ class _Matching:
         return tuple(self._nodes[at].name for at in sorted(late) if found[at])
 
 
+def _stems(node: Executed) -> list[str]:
+    """Return the name, then what is left of it without what the runtime appended."""
+    stems = [node.name]
+    while (shorter := TAIL.sub("", stems[-1])) != stems[-1] and shorter:
+        stems.append(shorter)
+    if node.op_type in ADDED and ADDED[node.op_type] != "quantize":
+        return stems[:1]
+    return stems
+
+
+def _fits(node: Executed, source: ir.Node) -> bool:
+    """Whether a node of this name may be the source: added ones need the operator itself."""
+    if node.op_type in ADDED:
+        return source.op_type == node.op_type or bool(node.known)
+    return True
+
+
 def _attach(origin: Origin, found: Sequence[dict[str, None]], left: Iterable[str]) -> set[str]:
     """Give unclaimed nodes to the kernel of a reader, else of a maker.
 
@@ -370,3 +355,12 @@ def _attach(origin: Origin, found: Sequence[dict[str, None]], left: Iterable[str
             return set(rest)
         pending = list(reversed(rest))
     return set()
+
+
+def lineage(model: ir.Model, recorded: Recorded) -> Lineage:
+    """Map every executed node to nodes of the source model.
+
+    Args:
+        model: The model that the runtime loaded; names are unique and functions inlined.
+    """
+    return TensorSources(Origin(model), recorded).lineage()

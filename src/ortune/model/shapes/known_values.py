@@ -118,10 +118,6 @@ def _size(node: ir.Node, inputs: Sequence[Partial | None]) -> Partial | None:
     return Partial((math.prod(sizes),), scalar=True)
 
 
-def _same(node: ir.Node, inputs: Sequence[Partial | None]) -> Partial | None:
-    return inputs[0]
-
-
 def _cast(node: ir.Node, inputs: Sequence[Partial | None]) -> Partial | None:
     to = attribute(node, "to", 0)
     return inputs[0] if to in (ir.DataType.INT64, ir.DataType.INT32) else None
@@ -254,7 +250,7 @@ def _equal(a: Item, b: Item) -> Item:
 _RULES: Mapping[str, _Rule] = {
     "Shape": _shape,
     "Size": _size,
-    "Identity": _same,
+    "Identity": lambda node, inputs: inputs[0],
     "Cast": _cast,
     "Gather": _gather,
     "Slice": _slice,

@@ -154,11 +154,7 @@ _CASES = (
         case="any group",
     ),
     Rule(
-        "ConvTranspose",
-        Gives.FLOAT,
-        "NVIDIA/TensorRT#1934: refused",
-        "tensorrt",
-        case="in groups",
+        "ConvTranspose", Gives.FLOAT, "NVIDIA/TensorRT#1934: refused", "tensorrt", case="in groups"
     ),
     Rule(
         "Gather",

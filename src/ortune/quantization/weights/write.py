@@ -15,22 +15,18 @@ from ortune.quantization.replace import stand_in
 from ortune.quantization.weights.matmuls import Product, Rows, TableLookup
 
 
-def look_up(
-    editor: edit.Editor, table: TableLookup, packed: Packed, parts: Sequence[ir.Value]
-) -> ir.Value:
-    """Gather packed rows, widen those found, and return them; nodes stand before the Gather.
-
-    Constants of the table are integers of shape [rows, blocks, bytes], steps, zero points.
-    """
-    return _Chain(editor, table, packed).build(parts)
-
-
 class _Chain:
+    """Looks packed rows up with standard operators, which every runtime has."""
+
     def __init__(self, editor: edit.Editor, table: TableLookup, packed: Packed) -> None:
         self._editor, self._table, self._packed = editor, table, packed
         self._dtype = table.rows.dtype
 
     def build(self, parts: Sequence[ir.Value]) -> ir.Value:
+        """Gather packed rows, widen those found, and return them; nodes stand before the Gather.
+
+        Constants of the table are integers of shape [rows, blocks, bytes], steps, zero points.
+        """
         spec, blocks = self._packed.spec, self._packed.scale.shape[1]
         found = self._wide(parts[0], (blocks, spec.block))
         if len(parts) > 2:
@@ -125,7 +121,7 @@ class Writer:
             if fused:
                 self._gather(table, packed, parts)
             else:
-                found = look_up(self._editor, table, packed, parts)
+                found = _Chain(self._editor, table, packed).build(parts)
                 stand_in(table.node.outputs[0], found)
         if products and tables and not foreign:
             edit.note(self._model, f"'{stem}' is stored twice: looked up and multiplied")

@@ -89,59 +89,6 @@ def _angle(value: ir.Value | None, function: str) -> ir.Value | None:
     return angle if join.inputs[1] is angle else None
 
 
-def write(
-    editor: Editor,
-    value: ir.Value,
-    angle: ir.Value,
-    count: int,
-    at: ir.Node,
-    made: dict[tuple[object, ...], ir.Value],
-) -> ir.Value:
-    """Place a RotaryEmbedding of ``[batch, length, heads * size]`` before `at`.
-
-    Args:
-        made: What was made so far; tables of one batch are made once.
-    """
-    tables = [_table(editor, value, angle, op, at, made) for op in ("Cos", "Sin")]
-    node = editor.node("RotaryEmbedding", [value, *tables], {"num_heads": count})
-    node.outputs[0].type, node.outputs[0].shape = value.type, value.shape
-    edit.insert_before(at, node)
-    return node.outputs[0]
-
-
-def _table(
-    editor: Editor,
-    value: ir.Value,
-    angle: ir.Value,
-    op: str,
-    at: ir.Node,
-    made: dict[tuple[object, ...], ir.Value],
-) -> ir.Value:
-    """Return the cosines or sines for every row of the batch, which the kernel asks for."""
-    rows, shape = (shape_of(one) or (None,) for one in (value, angle))
-    batch = rows[0]
-    key = (op, angle, at.graph, batch if batch is not None else value)
-    if key in made:
-        return made[key]
-    wave = editor.node(op, [angle])
-    edit.insert_before(at, wave)
-    table = wave.outputs[0]
-    table.type, table.shape = angle.type, angle.shape
-    if batch is None or shape[0] != batch:
-        size = editor.node("Shape", [value], {"start": 0, "end": 1})
-        ones = editor.constant("rotary_ones", np.ones(2, np.int64))
-        to = editor.node("Concat", [size.outputs[0], ones], {"axis": 0})
-        spread = editor.node("Expand", [table, to.outputs[0]])
-        for node in (size, to):
-            node.outputs[0].dtype = ir.DataType.INT64
-        spread.outputs[0].type = angle.type
-        spread.outputs[0].shape = ir.Shape([batch, *shape[1:]])
-        edit.insert_before(at, size, to, spread)
-        table = spread.outputs[0]
-    made[key] = table
-    return table
-
-
 _SPLIT = (0, 2, 1, 3)
 _PACKED = (2, 0, 3, 1, 4)
 
@@ -333,7 +280,36 @@ class Flattener:
         flat = self._flat(one, count, size, at)
         if one.turn is None:
             return flat
-        return write(self.editor, flat, one.turn, count, at, self.tables)
+        tables = [self._table(flat, one.turn, op, at) for op in ("Cos", "Sin")]
+        node = self.editor.node("RotaryEmbedding", [flat, *tables], {"num_heads": count})
+        node.outputs[0].type, node.outputs[0].shape = flat.type, flat.shape
+        edit.insert_before(at, node)
+        return node.outputs[0]
+
+    def _table(self, value: ir.Value, angle: ir.Value, op: str, at: ir.Node) -> ir.Value:
+        """Return the cosines or sines for every row of the batch, which the kernel asks for."""
+        editor = self.editor
+        rows, shape = (shape_of(one) or (None,) for one in (value, angle))
+        batch = rows[0]
+        key = (op, angle, at.graph, batch if batch is not None else value)
+        if key not in self.tables:
+            wave = editor.node(op, [angle])
+            edit.insert_before(at, wave)
+            table = wave.outputs[0]
+            table.type, table.shape = angle.type, angle.shape
+            if batch is None or shape[0] != batch:
+                size = editor.node("Shape", [value], {"start": 0, "end": 1})
+                ones = editor.constant("rotary_ones", np.ones(2, np.int64))
+                to = editor.node("Concat", [size.outputs[0], ones], {"axis": 0})
+                spread = editor.node("Expand", [table, to.outputs[0]])
+                for node in (size, to):
+                    node.outputs[0].dtype = ir.DataType.INT64
+                spread.outputs[0].type = angle.type
+                spread.outputs[0].shape = ir.Shape([batch, *shape[1:]])
+                edit.insert_before(at, size, to, spread)
+                table = spread.outputs[0]
+            self.tables[key] = table
+        return self.tables[key]
 
     def _flat(self, one: Heads, count: int, size: int, at: ir.Node) -> ir.Value:
         if one.index is not None:

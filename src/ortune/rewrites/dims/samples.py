@@ -77,7 +77,6 @@ class CutSamples(Bridge):
         self._sizes = sizes
 
     def samples(self, old: Tensors) -> Iterable[Tensors]:
-        """Yield one sample of the fixed sizes."""
         found = dict(old)
         for name, by_axis in self._sizes.items():
             for axis, size in by_axis.items():
@@ -94,7 +93,6 @@ class BatchedRows(Bridge):
         self._axes, self._size, self._outputs = axes, sizes, outputs
 
     def samples(self, old: Tensors) -> Iterable[Tensors]:
-        """Yield the sample, then twice and three times as many rows, all different."""
         yield old
         for times in _TIMES:
             yield {name: self._more(name, array, times) for name, array in old.items()}
@@ -109,7 +107,6 @@ class BatchedRows(Bridge):
         ]
 
     def joined(self, answers: Sequence[Tensors]) -> Tensors:
-        """Put the rows of the answers together."""
         return {
             name: np.concatenate([one[name] for one in answers], self._outputs[name])
             if name in self._outputs
@@ -139,7 +136,6 @@ class Larger(Bridge):
         self._axes = axes
 
     def samples(self, old: Tensors) -> Iterable[Tensors]:
-        """Yield the sample, and one of twice the size."""
         yield old
         found = dict(old)
         for name, by_axis in self._axes.items():

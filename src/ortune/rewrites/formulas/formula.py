@@ -125,12 +125,17 @@ Attempt: TypeAlias = Callable[[ir.Model, ir.Node, Editor], int | str]
 """Rewrites around a node: returns how many were, or why it is left alone."""
 
 
-def at_each(model: ir.Model, attempt: Attempt, *ops: str) -> int:
+def at_each(model: ir.Model, attempt: Attempt, *ops: str, since: int = 0) -> int:
     """Infer shapes, try a rewrite at every node of these operators, and drop what is dead.
+
+    Args:
+        since: Opset before which nothing is done.
 
     Returns:
         How many were rewritten.
     """
+    if model.opset_imports.get("", 0) < since:
+        return 0
     infer(model)
     editor = Editor(model.graph)
     count = 0

@@ -86,12 +86,10 @@ def _range(node: ir.Node, known: Known) -> Index | None:
     return Index({0: factor}, first) if isinstance(first, int) else None
 
 
-def _same(node: ir.Node, known: Known) -> Index | None:
-    return index_of(node.inputs[0], known)
-
-
 def _cast(node: ir.Node, known: Known) -> Index | None:
-    return _same(node, known) if attribute(node, "to", 0) == ir.DataType.INT64 else None
+    return (
+        index_of(node.inputs[0], known) if attribute(node, "to", 0) == ir.DataType.INT64 else None
+    )
 
 
 def _reshaped(node: ir.Node, known: Known) -> Index | None:
@@ -106,10 +104,6 @@ def _reshaped(node: ir.Node, known: Known) -> Index | None:
         return None
     places = dict(zip(one, two, strict=True))
     return Index({places[axis]: factor for axis, factor in found.terms.items()}, found.offset)
-
-
-def _expand(node: ir.Node, known: Known) -> Index | None:
-    return _raised(node.inputs[0], node, known)
 
 
 def _raised(value: ir.Value | None, node: ir.Node, known: Known) -> Index | None:
@@ -160,12 +154,12 @@ def _product(node: ir.Node, known: Known) -> Index | None:
 
 _RULES: Mapping[str, _Rule] = {
     "Range": _range,
-    "Identity": _same,
+    "Identity": lambda node, known: index_of(node.inputs[0], known),
     "Cast": _cast,
     "Unsqueeze": _reshaped,
     "Squeeze": _reshaped,
     "Reshape": _reshaped,
-    "Expand": _expand,
+    "Expand": lambda node, known: _raised(node.inputs[0], node, known),
     "Add": _sum,
     "Sub": _sum,
     "Mul": _product,
