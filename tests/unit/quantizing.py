@@ -23,7 +23,7 @@ def model_of(text: str, weights: Arrays | None = None) -> ir.Model:
 
     A text that begins with its graph is of opset 17.
     """
-    proto = onnx.parser.parse_model(text if text.startswith("<") else f"{HEAD} {text}")
+    proto = onnx.parser.parse_model(text if text.lstrip().startswith("<") else f"{HEAD} {text}")
     for name, array in (weights or {}).items():
         proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     proto = onnx.shape_inference.infer_shapes(proto, check_type=True)

@@ -25,7 +25,7 @@ HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 
 def model_of(text: str) -> ir.Model:
     """Load ONNX text the way a file is loaded; one that begins with its graph is of opset 17."""
-    return loaded(parser.parse_model(text if text.startswith("<") else f"{HEAD} {text}"))
+    return loaded(parser.parse_model(text if text.lstrip().startswith("<") else f"{HEAD} {text}"))
 
 
 def loaded(proto: onnx.ModelProto) -> ir.Model:
