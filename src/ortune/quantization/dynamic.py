@@ -16,7 +16,7 @@ from ortune.quantization import grid as grids
 from ortune.quantization.contrib_ops import taken_attributes
 from ortune.quantization.grid import Grid, Kind
 from ortune.quantization.layers import Layer, assembled, layers
-from ortune.quantization.replace import stand_in
+from ortune.quantization.nodes import stand_in
 
 Held: TypeAlias = tuple[ir.Value, ir.Value, ir.Value | None]
 """Constants of a weight: integers, steps, and zero points where there are any."""

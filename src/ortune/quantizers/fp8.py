@@ -23,8 +23,7 @@ from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.quantization.layers import Layer, layers
 from ortune.quantization.node_filter import wanted
-from ortune.quantization.qdq.nodes import constants, dequantized
-from ortune.quantization.replace import discard_back
+from ortune.quantization.nodes import constants, dequantized, discard_back
 
 _OBSERVER = catalog.load(Observer, "min-max")()
 

@@ -19,7 +19,7 @@ from ortune.quantization import grid as grids
 from ortune.quantization.block_grid import Bits
 from ortune.quantization.layers import transposed
 from ortune.quantization.node_filter import wanted
-from ortune.quantization.qdq.nodes import cast_and_multiplied, dequantized
+from ortune.quantization.nodes import cast_and_multiplied, dequantized
 from ortune.quantization.roles import Role
 from ortune.quantization.weights.blockwise import PACKED, BlockWeights, Method
 from ortune.quantization.weights.embeddings import look_up

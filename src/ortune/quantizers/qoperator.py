@@ -12,8 +12,8 @@ from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
+from ortune.quantization.nodes import stand_in
 from ortune.quantization.qdq.qoperators import Operators
-from ortune.quantization.replace import stand_in
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ortune.core.plugins import catalog
 from ortune.core.plugins.bounds import SHARE, Bounds
 from ortune.model.graph import edit
 from ortune.quantization.layers import Layer
-from ortune.quantization.qdq.nodes import multiplied
+from ortune.quantization.nodes import multiplied
 from ortune.quantization.qdq.smooth import Smoothing, absorb, add_product, smoothing
 from ortune.quantization.roles import Role
 from ortune.quantization.rounding.matrices import biased, put_weight

@@ -19,9 +19,15 @@ from ortune.model.graph.replace import forward
 from ortune.model.graph.spec import dims, shape_of
 from ortune.model.graph.uses import is_read
 from ortune.model.io.write import light
-from ortune.rewrites.attention.core import Core, NotFusable, find
 from ortune.rewrites.attention.heads import Flattener, Heads, heads, reshaped, untransposed
-from ortune.rewrites.attention.masks import Masks, infinite, named
+from ortune.rewrites.attention.masks import (
+    Core,
+    Masks,
+    NotFusable,
+    find_attention,
+    infinite,
+    named,
+)
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ def _seen(model: ir.Model) -> dict[str, tuple[int | str | None, ...]]:
 
 def _try(softmax: ir.Node, writer: _Writer) -> int:
     try:
-        core = find(softmax)
+        core = find_attention(softmax)
         if core is None:
             return 0
         parts, at = _parts(core), core.product

@@ -22,7 +22,7 @@ from ortune.core import wording
 from ortune.core.step import Noise
 from ortune.model.graph import edit
 from ortune.quantization.float16.format import Format
-from ortune.quantization.replace import take_output
+from ortune.quantization.nodes import take_output
 
 HEAVY = ("Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN")
 """Operators worth two Casts even between nodes that stay in float32; each begins a layer."""

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from ortune.model.graph import edit, qdq
 from ortune.model.graph.match import maker, other, reader
 from ortune.quantization.grid import Grid
-from ortune.quantization.qdq.nodes import cast_and_multiplied, constants
-from ortune.quantization.replace import discard_back, stand_in
+from ortune.quantization.nodes import cast_and_multiplied, constants, discard_back, stand_in
 
 _POSITIVE = ("Clip", "Relu", "Sigmoid", "Softmax", "HardSigmoid")
 

@@ -16,16 +16,16 @@ from ortune.core.observer import Ranges
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT
 from ortune.quantization.grid import Grid, Kind, activation
-from ortune.quantization.qdq.nodes import (
+from ortune.quantization.nodes import (
     constants,
     dequantized,
     multiplied,
     put_behind,
     sum_of_one,
+    take_output,
 )
 from ortune.quantization.qdq.placement import Placement, absorbed, after, float_inputs
 from ortune.quantization.qdq.smooth import Smoothing
-from ortune.quantization.replace import take_output
 
 WIDE_OPSET = 21
 """From here on the standard pair knows 16 bits."""

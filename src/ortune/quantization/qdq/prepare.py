@@ -12,9 +12,9 @@ from ortune.model.graph.match import nodes_of
 from ortune.model.graph.qdq import given
 from ortune.model.graph.uses import alone, only_reader
 from ortune.quantization.node_filter import chosen, remember_names
+from ortune.quantization.nodes import stand_in
 from ortune.quantization.qdq.placement import absorbed
 from ortune.quantization.qdq.runtime_rules import MOVING, Target
-from ortune.quantization.replace import stand_in
 from ortune.rewrites.layers.affine import (
     UNCHANGED,
     Absorber,

@@ -14,10 +14,9 @@ from ortune.model.graph.qdq import Constants
 from ortune.model.graph.uses import alone, only_reader
 from ortune.quantization.contrib_ops import taken_attributes
 from ortune.quantization.layers import Layer
-from ortune.quantization.qdq.nodes import sum_of_one
+from ortune.quantization.nodes import sum_of_one, take_output
 from ortune.quantization.qdq.placement import OPSET
 from ortune.quantization.qdq.runtime_rules import MOVING
-from ortune.quantization.replace import take_output
 from ortune.rewrites.simplify.clamps import clamp
 
 _ELEMENTWISE_TEXT = "Add Mul Concat AveragePool GlobalAveragePool LeakyRelu Sigmoid Softmax"

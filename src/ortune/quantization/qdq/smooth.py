@@ -23,8 +23,8 @@ from ortune.core.observer import Range, Ranges
 from ortune.model.graph import edit
 from ortune.model.graph.values import overridable
 from ortune.quantization.layers import Layer
+from ortune.quantization.nodes import take_output
 from ortune.quantization.qdq.placement import Placement, outside
-from ortune.quantization.replace import take_output
 
 FAR = 2.0
 """A channel is split off when it reaches this many times as far as those that stay."""

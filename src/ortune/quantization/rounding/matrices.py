@@ -16,7 +16,7 @@ from ortune.core.plugins import catalog
 from ortune.model.graph import edit, qdq
 from ortune.quantization.grid import Grid
 from ortune.quantization.layers import Layer
-from ortune.quantization.replace import discard_back
+from ortune.quantization.nodes import discard_back
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from ortune.core import wording
 from ortune.model.graph import edit
 from ortune.model.graph.match import nodes_of
 from ortune.quantization import grid as grids
-from ortune.quantization.qdq.nodes import constants, dequantized
-from ortune.quantization.replace import stand_in
+from ortune.quantization.nodes import constants, dequantized, stand_in
 from ortune.quantization.weights.integer_weights import Stored, tables_of
 
 SMALLEST_TABLE = 1024

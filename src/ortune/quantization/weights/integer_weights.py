@@ -14,11 +14,10 @@ from ortune.model.graph import edit
 from ortune.quantization import grid as grids
 from ortune.quantization.grid import Grid, Kind
 from ortune.quantization.layers import Layer, transposed
+from ortune.quantization.nodes import constants, dequantized, discard_back
 from ortune.quantization.qdq import runtime_rules
-from ortune.quantization.qdq.nodes import constants, dequantized
 from ortune.quantization.qdq.runtime_rules import Gives
 from ortune.quantization.qdq.smooth import Smoothing, add_product
-from ortune.quantization.replace import discard_back
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortune.model.graph import edit
 from ortune.model.graph.qdq import MICROSOFT, given
 from ortune.quantization.block_grid import SLAB, Packed, pack, unpack
-from ortune.quantization.replace import stand_in
+from ortune.quantization.nodes import stand_in
 from ortune.quantization.weights.matmuls import Product, Rows, TableLookup
 
 
