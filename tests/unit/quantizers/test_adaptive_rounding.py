@@ -98,20 +98,6 @@ def _narrow(weight: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.concatenate(blocks)
 
 
-def test_the_wrong_grid_is_seen() -> None:
-    """Negative control: weights put on another grid than the one that follows are worse."""
-    wrong, right = TARGETS[0], TARGETS[1]
-    fresh = images(1, seed=70)[0]
-    wanted = run(cnn(), fresh)[0]
-
-    def after(prepared: Int8Static) -> float:
-        model = cnn()
-        quantize(model, AdaptiveRounding(before=prepared), images())
-        return snr(wanted, run(nearest(model, right), fresh)[0])
-
-    assert after(right) > after(wrong) + 3
-
-
 def test_descent_comes_close_to_the_best_of_all() -> None:
     draw = np.random.default_rng(3)
     lost = np.zeros(3)

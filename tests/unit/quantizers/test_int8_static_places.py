@@ -58,12 +58,7 @@ def elements(model: ir.Model) -> Counter[ir.DataType]:
 
 def body_ranges() -> dict[str, Range]:
     """Return the ranges of the tensors on the inputs that the tests use."""
-    return {
-        "a": Range(-3.1, 3.1),
-        "act": Range(0, 28),
-        "p": Range(-36, 43),
-        "q": Range(-5.6, 5.6),
-    }
+    return {"a": Range(-3.1, 3.1), "act": Range(0, 28), "p": Range(-36, 43), "q": Range(-5.6, 5.6)}
 
 
 def test_layers_in_bodies_are_integer_there(tmp_path: Path) -> None:
@@ -243,8 +238,7 @@ def test_transposed_convolutions_in_groups(groups: int) -> None:
 
 def test_stacked_matrices_have_one_step() -> None:
     model = model_of(
-        "g (float[3,s,16] x) => (float[3,s,24] y) { y = MatMul(x, w) }",
-        {"w": normal(3, 16, 24)},
+        "g (float[3,s,16] x) => (float[3,s,24] y) { y = MatMul(x, w) }", {"w": normal(3, 16, 24)}
     )
     feed = {"x": normal(3, 5, 16)}
     before = run(model, feed)[0]

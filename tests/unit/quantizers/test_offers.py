@@ -141,10 +141,7 @@ DECODER = Facts(
 
 @pytest.mark.parametrize(
     ("can", "expected"),
-    [
-        (CPU, "int8-dynamic(embeddings=true)"),
-        (OPENVINO, "int8-weights(form=nbits, block=32)"),
-    ],
+    [(CPU, "int8-dynamic(embeddings=true)"), (OPENVINO, "int8-weights(form=nbits, block=32)")],
 )
 def test_networks_that_name_tokens_have_four_bits_beside_a_head_of_eight(
     can: frozenset[str], expected: str

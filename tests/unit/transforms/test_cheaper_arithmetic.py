@@ -18,8 +18,7 @@ def text(body: str, value: float = 1.0, *, kind: str = "float", shape: str = "")
 
 
 @pytest.mark.parametrize(
-    ("value", "wanted"),
-    [(2.0, {"Mul": 1}), (0.5, {"Sqrt": 1}), (-1.0, {"Reciprocal": 1})],
+    ("value", "wanted"), [(2.0, {"Mul": 1}), (0.5, {"Sqrt": 1}), (-1.0, {"Reciprocal": 1})]
 )
 def test_powers(value: float, wanted: dict[str, int]) -> None:
     becomes(wanted, text("y = Pow(x, c)", value), STEP, FEEDS[:1])

@@ -39,12 +39,7 @@ def text(
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        "a = Add(w, k) t = Add(a, p)",
-        "a = Add(p, w) t = Add(k, a)",
-        "t = Add(w, p)",
-    ],
+    "body", ["a = Add(w, k) t = Add(a, p)", "a = Add(p, w) t = Add(k, a)", "t = Add(w, p)"]
 )
 @pytest.mark.parametrize("places", ["1, s", "1, d"])
 def test_orders(body: str, places: str) -> None:

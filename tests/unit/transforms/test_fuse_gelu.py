@@ -65,12 +65,7 @@ def test_tanh(inner: str, outer: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"1.4142135": "1.5"},
-        {"{0.5}": "{0.25}"},
-        {"one = {1}": "one = {2}"},
-        {"Erf": "Tanh"},
-    ],
+    [{"1.4142135": "1.5"}, {"{0.5}": "{0.25}"}, {"one = {1}": "one = {2}"}, {"Erf": "Tanh"}],
 )
 def test_other_constants_are_something_else(wrong: dict[str, str]) -> None:
     source = text(ERF["div"], OUTER["x first"], "Erf")

@@ -75,8 +75,7 @@ def test_a_gate_on_another_value_stays_a_gate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [("three = {3}", "three = {2}"), ("Clip(a, zero, six)", "Clip(a, three, six)")],
+    ("old", "new"), [("three = {3}", "three = {2}"), ("Clip(a, zero, six)", "Clip(a, three, six)")]
 )
 def test_other_constants_are_no_hard_swish(old: str, new: str) -> None:
     source = text(f"{BOUNDED['clip']} {SWISH['last']}").replace(old, new)

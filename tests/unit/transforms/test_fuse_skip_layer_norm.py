@@ -25,8 +25,7 @@ def text(body: str, *, shape: str = "b, s, 4", second: str = "b, s, 4", more: st
 
 
 @pytest.mark.parametrize(
-    ("norm", "op"),
-    [(LAYER, "SkipLayerNormalization"), (RMS, "SkipSimplifiedLayerNormalization")],
+    ("norm", "op"), [(LAYER, "SkipLayerNormalization"), (RMS, "SkipSimplifiedLayerNormalization")]
 )
 @pytest.mark.parametrize(
     "sums", ["t = Add(x, z)", "u = Add(x, bias) t = Add(u, z)", "u = Add(bias, z) t = Add(x, u)"]

@@ -117,10 +117,7 @@ def test_depthwise_and_wide_groups_stay() -> None:
 
 
 def test_static_int8_widens_groups_for_the_cpu_provider_alone() -> None:
-    nodes = [
-        node("Conv", "x", "w", to="h", group=8, pads=[1] * 4),
-        node("Conv", "h", "v", to="y"),
-    ]
+    nodes = [node("Conv", "x", "w", to="h", group=8, pads=[1] * 4), node("Conv", "h", "v", to="y")]
     held = {"w": normal(16, 2, 3, 3), "v": normal(4, 16, 1, 1)}
     source = loaded(network(nodes, [1, 16, 5, 5], held))
     for step, groups in (

@@ -26,10 +26,7 @@ def model(text: str) -> ir.Model:
         ("p = Gather(t, ids) q = Gather<axis = 1>(u, ids) y = Concat<axis = 0>(p, q)", {"ids": 7}),
         ("one = Constant<value_int = 1>() more = Add(ids, one) y = Gather(t, more)", {}),
         ("y = Cast<to = 1>(ids)", {}),
-        (
-            "y = com.microsoft.EmbedLayerNormalization(ids, , t, u, , u, u)",
-            {"ids": 40},
-        ),
+        ("y = com.microsoft.EmbedLayerNormalization(ids, , t, u, , u, u)", {"ids": 40}),
     ],
 )
 def test_rows(body: str, wanted: dict[str, int]) -> None:

@@ -219,10 +219,7 @@ def test_a_folded_batch_norm_is_one_group_with_its_convolution(disguise: bool) -
     assert Simplify().apply(after) and FuseBatchNorm().apply(after)
     other = onnx.ModelProto.FromString(_bytes(after))
     found = compared(proto, disguised(other, 1) if disguise else other)
-    assert kinds(found) == {
-        "Conv+BatchNormalization -> Conv": "fused",
-        "Identity": "removed",
-    }
+    assert kinds(found) == {"Conv+BatchNormalization -> Conv": "fused", "Identity": "removed"}
     assert [weight.relation for weight in found.weights if weight.a and weight.b] == ["scaled"]
 
 

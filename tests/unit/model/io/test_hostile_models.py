@@ -52,9 +52,7 @@ def test_every_cut_and_every_flipped_byte_is_read_or_refused(tmp_path: Path) -> 
                 continue
 
 
-def test_a_model_of_as_many_nodes_as_people_have_is_read(
-    tmp_path: Path,
-) -> None:
+def test_a_model_of_as_many_nodes_as_people_have_is_read(tmp_path: Path) -> None:
     model = hostile.good()
     relu = model.graph.node.pop()
     for k in range(20_000):

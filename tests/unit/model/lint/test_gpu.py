@@ -50,10 +50,7 @@ def test_a_float_model_is_none_of_its_business() -> None:
         (pair(np.uint8, zero=128), ["tensorrt-zero-point", "tensorrt-type"]),
         (pair(np.int16), ["tensorrt-type"]),
         (pair(scale=0.0), ["tensorrt-scale"]),
-        (
-            {"s": np.full(4, 0.5, np.float32), "z": np.zeros(4, np.int8)},
-            ["tensorrt-channels"],
-        ),
+        ({"s": np.full(4, 0.5, np.float32), "z": np.zeros(4, np.int8)}, ["tensorrt-channels"]),
     ],
 )
 def test_other_pairs_are_not(weights: dict[str, np.ndarray], found: list[str]) -> None:
@@ -92,10 +89,7 @@ def test_a_weight_may_have_a_step_a_channel() -> None:
             "q = QuantizeLinear(x, s, z) p = MatMulInteger(q, w) y = Cast<to = 1>(p)",
             ["tensorrt-operators"],
         ),
-        (
-            FOREIGN,
-            ["tensorrt-domain"],
-        ),
+        (FOREIGN, ["tensorrt-domain"]),
     ],
 )
 def test_other_operators_are_not(body: str, found: list[str]) -> None:

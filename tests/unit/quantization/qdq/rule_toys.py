@@ -174,9 +174,7 @@ TOYS: dict[tuple[str, str], Toy] = {
         pair=False,
         parts=WIDE.format(1),
     ),
-    ("Relu", "behind MaxPool"): Toy(
-        "p = MaxPool<kernel_shape = [2,2]>(x_r) y = Relu(p)",
-    ),
+    ("Relu", "behind MaxPool"): Toy("p = MaxPool<kernel_shape = [2,2]>(x_r) y = Relu(p)"),
     ("Conv", "float output"): Toy(
         "y = Conv(x_r, w_r)", weights=KERNEL, pair=False, parts=WIDE.format(0)
     ),
