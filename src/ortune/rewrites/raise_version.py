@@ -38,13 +38,13 @@ def raise_to(model: ir.Model, version: int) -> int:
     edit.inline(model)
     infer(model)
     nodes = [node for node in edit.every_node(model) if _concerned(node, old, version)]
-    parts = [_alone(node, f"n{index}") for index, node in enumerate(nodes)]
+    parts = [isolate(node, f"n{index}") for index, node in enumerate(nodes)]
     count = 0
     for node, before, after in zip(
         nodes, parts, _converted(nodes, parts, old, version), strict=True
     ):
         if len(after.node) != 1 or not _equal(after.node[0], before.node[0]):
-            _splice(node, ir.serde.deserialize_graph(after), before)
+            splice(node, ir.serde.deserialize_graph(after), before)
             count += 1
     # A mask that nothing reads may be of the type it has since opset 10, whatever is declared.
     for node in edit.every_node(model):
@@ -149,7 +149,7 @@ def _no_way(node: ir.Node, old: int, new: int, why: str) -> BadModel:
     )
 
 
-def _alone(node: ir.Node, stem: str) -> onnx.GraphProto:
+def isolate(node: ir.Node, stem: str) -> onnx.GraphProto:
     """Make a graph of one node, its values called ``STEM.i0``, ``STEM.o0`` and so on."""
     proto = ir.serde.serialize_node(node)
     inputs = {v: f"{stem}.i{k}" for k, v in enumerate(node.inputs) if v is not None}
@@ -181,10 +181,16 @@ def _equal(one: onnx.NodeProto, two: onnx.NodeProto) -> bool:
     return plain(one) == plain(two)
 
 
-def _splice(node: ir.Node, small: ir.Graph, before: onnx.GraphProto) -> None:
+def splice(node: ir.Node, small: ir.Graph, before: onnx.GraphProto) -> list[ir.Node]:
+    """Put a graph in the place of a node, and return its nodes.
+
+    Args:
+        small: Its inputs and outputs are those of `before`.
+        before: What `isolate` made of the node.
+    """
     graph = node.graph
     if graph is None:
-        return
+        return []
     slots = zip(before.node[0].input, node.inputs, strict=True)
     actual = {name: value for name, value in slots if value is not None}
     given = {str(value.name): value for value in small.inputs}
@@ -211,3 +217,4 @@ def _splice(node: ir.Node, small: ir.Graph, before: onnx.GraphProto) -> None:
         new_value.type, new_value.shape = old.type, old.shape
         forward(old, new_value)
     graph.remove(node, safe=True)
+    return nodes

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import onnx
 import onnx_ir as ir
+from onnx import inliner
 
 from ortune.core import wording
 from ortune.core.errors import BadModel, Refused
@@ -15,11 +16,10 @@ from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
 from ortune.model.graph import edit
 from ortune.model.graph.edit import attribute
-from ortune.model.graph.replace import forward
-from ortune.model.graph.uses import is_read
 from ortune.model.io import names
 from ortune.model.shapes.infer import infer, infer_node
 from ortune.model.shapes.known_values import Known
+from ortune.rewrites.raise_version import isolate, splice
 
 
 @dataclass(frozen=True)
@@ -89,51 +89,89 @@ def lower_to(model: ir.Model, version: int) -> int:
         )
     infer(model)
     count = 0
-    editor = edit.Editor(model.graph)
     for graph in list(edit.every_graph(model)):
         for node in list(graph):
             if not node.domain:
-                count += _lower(editor, node, old, version)
+                count += _lower(node, old, version)
     model.opset_imports[""] = version
     names.unique(model)
     return count
 
 
-def _lower(editor: edit.Editor, node: ir.Node, old: int, version: int) -> int:
+def _lower(node: ir.Node, old: int, version: int) -> int:
     """Lower one node from opset `old`; return 1 when it changed."""
     before, after = _schema(node.op_type, old), _schema(node.op_type, version)
     if before is None:
         raise _refusal(node, version, "no such operator is known")
     if after is None:
-        return _expand(editor, node, old, version, f"opset {version} has no such operator")
+        return _expand(node, old, version, f"opset {version} has no such operator")
     settings = dict(node.attributes)
     if node.op_type == "Cast" and version < 24:
         node.attributes.pop("round_mode", None)  # it says something of types that are not there
     if why := _misfit(node, before, after):
         if after.since_version == before.since_version:
             raise _refusal(node, version, why)
-        return _expand(editor, node, old, version, why)
+        return _expand(node, old, version, why)
     return int(settings != dict(node.attributes))
 
 
-def _expand(editor: edit.Editor, node: ir.Node, old: int, version: int, why: str) -> int:
-    """Put the function body in the place of a node, and lower it."""
-    body = function_body(editor, node, old, version)
-    if body is None or node.graph is None:
-        raise _refusal(node, version, why)
-    nodes, opset = body
-    node.graph.insert_before(node, nodes)
-    ends = nodes[-len(node.outputs) :]
-    for value, end in zip(list(node.outputs), ends, strict=True):
-        end.outputs[0].type, end.outputs[0].shape = value.type, value.shape
-        forward(value, end.outputs[0])
-    edit.take_out(node)
+def _expand(node: ir.Node, old: int, version: int, why: str) -> int:
+    """Put the standard's own definition in the place of a node, and lower it."""
+    found = _definition(node, old, version)
+    if found is None or any(
+        a.HasField("g") or a.graphs for part in found[0].node for a in part.attribute
+    ):
+        raise _refusal(node, version, why)  # a body inside would read the function's values
+    function, opset = found
+    before = isolate(node, "n0")
+    alone = onnx.ModelProto(ir_version=10, graph=before, functions=[function])
+    call = alone.graph.node[0]
+    alone.functions[0].domain = call.domain = "ortune.standard"
+    for name, formal in onnx.defs.get_schema(node.op_type, old).attributes.items():
+        if formal.default_value.name and name not in node.attributes:
+            call.attribute.append(formal.default_value)
+    for domain in ("", call.domain):
+        alone.opset_import.add(domain=domain, version=opset)
+    whole = inliner.inline_local_functions(alone)
     known = Known()
-    for part in nodes:
+    parts = splice(node, ir.serde.deserialize_graph(whole.graph), before)
+    for part in parts:
         infer_node(part, {"": opset}, known)
-    for part in nodes:
-        _lower(editor, part, opset, version)
+    for part in parts:
+        _lower(part, opset, version)
     return 1
+
+
+def _definition(node: ir.Node, opset: int, wanted: int) -> tuple[onnx.FunctionProto, int] | None:
+    """Return the body of an operator that suits a node, and the opset it is written for."""
+    schema: Any = onnx.defs.get_schema(node.op_type, opset)
+    if schema.has_function and schema.function_opset_versions:
+        version = _nearest(schema.function_opset_versions, wanted)
+        text = schema.get_function_with_opset_version(version)
+        return onnx.FunctionProto.FromString(text), version
+    if not schema.has_context_dependent_function:
+        return None
+    version = _nearest(schema.context_dependent_function_opset_versions, wanted)
+    if any(value is not None and value.type is None for value in node.inputs):
+        return None
+    types = [
+        onnx.TypeProto() if value is None else ir.serde.serialize_value(value).type
+        for value in node.inputs
+    ]
+    alone = ir.serde.serialize_node(node).SerializeToString()
+    try:
+        text = schema.get_context_dependent_function_with_opset_version(
+            version, alone, [kind.SerializeToString() for kind in types]
+        )
+    except Exception:  # the builder raises what its C++ code happens to
+        return None
+    function = onnx.FunctionProto.FromString(text)
+    return (function, version) if function.node else None
+
+
+def _nearest(versions: Sequence[int], wanted: int) -> int:
+    below = [version for version in versions if version <= wanted]
+    return max(below) if below else min(versions)
 
 
 def _schema(op: str, version: int) -> onnx.defs.OpSchema | None:
@@ -197,102 +235,3 @@ def _type(kind: ir.TypeProtocol) -> str:
             return f"optional({_type(kind.elem_type)})"
         case _:
             return f"tensor({kind.dtype.name.lower()})"
-
-
-def function_body(
-    editor: edit.Editor, node: ir.Node, opset: int, wanted: int
-) -> tuple[list[ir.Node], int] | None:
-    """Return the standard's own definition of a node as nodes, and the opset they are of.
-
-    They end with Identity nodes, one an output. None where the standard has no body, or none for
-    how the node is used.
-
-    Args:
-        editor: Names the nodes.
-        node: Of the default domain.
-        opset: Of the node.
-        wanted: Opset that is aimed at: of several bodies the nearest is taken.
-    """
-    schema: Any = onnx.defs.get_schema(node.op_type, opset)
-    found = _function(schema, node, wanted)
-    if found is None or any(
-        a.HasField("g") or a.graphs for n in found[0].node for a in n.attribute
-    ):
-        return None  # a body inside would read the function's values
-    function, version = found
-    values: dict[str, ir.Value | None] = dict.fromkeys(["", *function.input])
-    values |= zip(function.input, node.inputs, strict=False)
-    defaults = {name: formal.default_value for name, formal in schema.attributes.items()}
-    defaults |= {proto.name: proto for proto in function.attribute_proto}
-    nodes: list[ir.Node] = []
-    for proto in function.node:
-        part = editor.node(
-            proto.op_type,
-            [values[name] for name in proto.input],
-            {a.name: a for a in _resolve(proto, node, defaults)},
-            name=f"{node.name}_{proto.op_type}",
-            domain=proto.domain,
-            outputs=len(proto.output),
-        )
-        for name, value in zip(proto.output, part.outputs, strict=True):
-            if name:
-                values[name] = value
-            else:
-                value.name = ""
-        nodes.append(part)
-    for name, output in zip(function.output, node.outputs, strict=False):
-        source = values.get(name)
-        if source is None:
-            if output.name and is_read(output):
-                return None
-            source = nodes[-1].outputs[0]
-        nodes.append(editor.node("Identity", [source], name=f"{node.name}_{name}"))
-    return nodes, version
-
-
-def _function(schema: Any, node: ir.Node, wanted: int) -> tuple[onnx.FunctionProto, int] | None:
-    """Return a body and the opset it is written for."""
-    if schema.has_function and schema.function_opset_versions:
-        version = _nearest(schema.function_opset_versions, wanted)
-        text = schema.get_function_with_opset_version(version)
-        return onnx.FunctionProto.FromString(text), version
-    if not schema.has_context_dependent_function:
-        return None
-    version = _nearest(schema.context_dependent_function_opset_versions, wanted)
-    if any(value is not None and value.type is None for value in node.inputs):
-        return None
-    types = [
-        onnx.TypeProto() if value is None else ir.serde.serialize_value(value).type
-        for value in node.inputs
-    ]
-    alone = ir.serde.serialize_node(node).SerializeToString()
-    try:
-        text = schema.get_context_dependent_function_with_opset_version(
-            version, alone, [kind.SerializeToString() for kind in types]
-        )
-    except Exception:  # the builder raises what its C++ code happens to
-        return None
-    function = onnx.FunctionProto.FromString(text)
-    return (function, version) if function.node else None
-
-
-def _nearest(versions: Sequence[int], wanted: int) -> int:
-    below = [version for version in versions if version <= wanted]
-    return max(below) if below else min(versions)
-
-
-def _resolve(
-    proto: onnx.NodeProto, node: ir.Node, defaults: Mapping[str, onnx.AttributeProto]
-) -> Iterator[ir.Attr]:
-    """Yield a body's attributes with the node's own values in the place of references."""
-    for held in proto.attribute:
-        if not held.ref_attr_name:
-            yield ir.serde.deserialize_attribute(held)
-            continue
-        value = node.attributes.get(held.ref_attr_name)
-        source = ir.serde.serialize_attribute(value) if value else defaults[held.ref_attr_name]
-        if source.name:
-            copy = onnx.AttributeProto()
-            copy.CopyFrom(source)
-            copy.name = held.name
-            yield ir.serde.deserialize_attribute(copy)

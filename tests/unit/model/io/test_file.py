@@ -25,6 +25,14 @@ def write(folder: Path, text: str, name: str = "m.onnx") -> Path:
     return path
 
 
+def store(folder: Path, graph: onnx.GraphProto, *, opset: int = 17, ir_version: int = 8) -> Path:
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
+    path = folder / "m.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
 def linear(folder: Path, rows: int = 64, name: str = "m.onnx") -> tuple[Path, np.ndarray]:
     """Write y = x w with an initializer of rows x 64 floats."""
     weight = np.arange(rows * 64, dtype=np.float32).reshape(rows, 64) / 100
@@ -119,9 +127,7 @@ def test_constant_nodes_and_bodies_go_to_the_data_file_too(tmp_path: Path) -> No
         ],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [40, 40])],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path = tmp_path / "m.onnx"
-    path.write_bytes(model.SerializeToString())
+    path = store(tmp_path, graph)
     saved = file.save(file.load(path), tmp_path / "n.onnx", external_above=0)
     assert saved.stat().st_size < 3000
     x = np.random.default_rng(0).random((40, 40), np.float32)
@@ -156,11 +162,7 @@ def test_every_type_of_weight_survives(tmp_path: Path, dtype: type, above: int) 
         [helper.make_tensor_value_info("y", tensor.data_type, [4099])],
         [tensor],
     )
-    opset = [helper.make_opsetid("", 21)]
-    path = tmp_path / "m.onnx"
-    path.write_bytes(
-        helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
-    )
+    path = store(tmp_path, graph, opset=21, ir_version=10)
     model = file.load(path)
     assert not list(model.graph.inputs)
     saved = file.save(model, tmp_path / "n.onnx", external_above=above)
@@ -215,9 +217,7 @@ def test_sparse_constants_become_dense(tmp_path: Path) -> None:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
         sparse_initializer=[sparse("s", np.array([[0, 1], [1, 2]]))],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path = tmp_path / "m.onnx"
-    path.write_bytes(model.SerializeToString())
+    path = store(tmp_path, graph)
     saved = file.save(file.load(path), tmp_path / "n.onnx")
     np.testing.assert_array_equal(run(saved)[0], [[1, 1, 0], [0, 2, 2]])
 
@@ -399,10 +399,7 @@ def outside(folder: Path, **entries: str) -> Path:
         [tensor],
     )
     folder.mkdir(exist_ok=True)
-    path = folder / "m.onnx"
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path.write_bytes(model.SerializeToString())
-    return path
+    return store(folder, graph)
 
 
 @pytest.mark.parametrize("place", ["../w.bin", "/etc/passwd", "a/../../w.bin", "..\\w.bin", ""])
@@ -479,10 +476,6 @@ def test_maps_are_refused(tmp_path: Path) -> None:
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 2])],
         [helper.make_value_info("z", helper.make_sequence_type_proto(kind))],
     )
-    opsets = [helper.make_opsetid("ai.onnx.ml", 1), helper.make_opsetid("", 17)]
-    path = tmp_path / "m.onnx"
-    path.write_bytes(
-        helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
-    )
+    path = store(tmp_path, graph)
     with pytest.raises(BadModel, match="'z' is a map, not a tensor"):
         file.load(path)
