@@ -70,19 +70,11 @@ def _count_held(tensor: onnx.TensorProto, dtype: ir.DataType, size: int) -> tupl
     if tensor.HasField("raw_data") and dtype != ir.DataType.STRING:
         return len(tensor.raw_data), math.ceil(size * dtype.bitwidth / 8), "bytes"
     field = _DATA_FIELDS.get(dtype, "int32_data")
-    packed = _PACKED.get(dtype, 1)
+    packed = 1 if dtype == ir.DataType.STRING else max(1, 8 // dtype.bitwidth)
     wanted = -(-size // packed) * (2 if dtype in _COMPLEX else 1)
     return len(getattr(tensor, field)), wanted, "values" if packed == 1 else "bytes"
 
 
-_PACKED = {
-    ir.DataType.INT4: 2,
-    ir.DataType.UINT4: 2,
-    ir.DataType.FLOAT4E2M1: 2,
-    ir.DataType.INT2: 4,
-    ir.DataType.UINT2: 4,
-}
-"""Elements in a byte."""
 _COMPLEX = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
 _DATA_FIELDS = {
     ir.DataType.FLOAT: "float_data",
