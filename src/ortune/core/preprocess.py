@@ -62,7 +62,9 @@ class Preprocess:
     dtype: Annotated[str, _DTYPES] = ""
 
     def __str__(self) -> str:
-        size = "as they are" if self.resize is None else f"resized to {_times(self.resize)}"
+        size = "as they are" if self.resize is None else f"resized to {_square(self.resize)}"
+        if isinstance(self.resize, int):
+            size = f"resized to {self.resize} (shorter side)"
         crop = "" if self.crop is None else f", centre {_square(self.crop)} cropped"
         return (
             f"{size}{crop}, {self.interpolation}, {self.channels}, "
@@ -135,7 +137,14 @@ def pixels(image: Image, settings: Preprocess, name: str) -> NDArray[np.uint8]:
     if settings.resize is not None:
         image = image.resize(resized(image.size, settings.resize), method)
     if settings.crop is not None:
-        image = _cropped(image, settings.crop, name)
+        height, width = both(settings.crop)
+        if width > image.width or height > image.height:
+            raise BadData(
+                f"{name} is {image.height}x{image.width}, smaller than crop {height}x{width}",
+                fix=f"resize it first: resize in {SETTINGS}",
+            )
+        left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+        image = image.crop((left, top, left + width, top + height))
     found = np.asarray(image)
     return found if found.ndim == 3 else found[..., None]
 
@@ -181,21 +190,6 @@ def resized(size: tuple[int, int], resize: Size) -> tuple[int, int]:
 def both(size: Size) -> tuple[int, int]:
     """Return (height, width) of a crop."""
     return size if isinstance(size, tuple) else (size, size)
-
-
-def _cropped(image: Image, crop: Size, name: str) -> Image:
-    height, width = both(crop)
-    if width > image.width or height > image.height:
-        raise BadData(
-            f"{name} is {image.height}x{image.width}, smaller than crop {height}x{width}",
-            fix=f"resize it first: resize in {SETTINGS}",
-        )
-    left, top = round((image.width - width) / 2), round((image.height - height) / 2)
-    return image.crop((left, top, left + width, top + height))
-
-
-def _times(size: Size) -> str:
-    return f"{size} (shorter side)" if isinstance(size, int) else _square(size)
 
 
 def _square(size: Size) -> str:

@@ -158,7 +158,8 @@ def _parameters(kind: Any) -> tuple[RequestField, ...]:
     hints = typing.get_type_hints(kind, None, {"Sink": Any}, include_extras=True)
     texts: dict[str, str] = {}
     for cls in reversed(kind.__mro__):
-        texts |= _entries(_sections(cls).get("Attributes", ""))
+        parts = _ENTRY.split(_sections(cls).get("Attributes", ""))
+        texts |= zip(parts[1::2], (" ".join(part.split()) for part in parts[2::2]), strict=True)
     found = [
         _parameter(
             one,
@@ -223,12 +224,6 @@ def _sections(cls: type) -> Mapping[str, str]:
     """Split a docstring at its headings; what stands before them is under ""."""
     parts = _SECTION.split(inspect.cleandoc(cls.__dict__.get("__doc__") or "") + "\n")
     return {"": parts[0].strip()} | dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def _entries(section: str) -> dict[str, str]:
-    parts = _ENTRY.split(section)
-    texts = (" ".join(part.split()) for part in parts[2::2])
-    return dict(zip(parts[1::2], texts, strict=True))
 
 
 def verb(kind: Callable[P, R], run: Callable[[R], T], name: str = "") -> Callable[P, T]:

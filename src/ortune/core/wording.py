@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `count` is for those that start without NumPy too
     from ortune.core.study import Study
-    from ortune.core.trial import Burst, Interval, Pair, Score, Trial
+    from ortune.core.trial import Interval, Score, Trial
 
 NONE = "-"
 
@@ -102,7 +102,9 @@ def latency_ns(study: Study, trial: Trial) -> float | None:
 
     The columns of a table divide to the ratios that stand beside them.
     """
-    original = _median(b.baseline for p in _pairs(study.best) for b in p.blocks)
+    pairs = study.best.measurement.pairs if study.best.measurement else ()
+    timed = [ns for pair in pairs for block in pair.blocks for ns in block.baseline.latency_ns]
+    original = median(timed) if timed else None
     if original is None or trial.key == study.baseline.key:
         return original
     return None if trial.ratio is None else original * trial.ratio.value
@@ -180,12 +182,3 @@ def searched(study: Study, trial: Trial) -> Trial:
 def latest(study: Study) -> tuple[Trial, ...]:
     """Return one trial a plan, in order of first appearance; the final one where there are two."""
     return tuple({trial.key: trial for trial in study.trials}.values())
-
-
-def _pairs(trial: Trial) -> tuple[Pair, ...]:
-    return trial.measurement.pairs if trial.measurement else ()
-
-
-def _median(bursts: Iterable[Burst]) -> float | None:
-    every = [ns for burst in bursts for ns in burst.latency_ns]
-    return median(every) if every else None

@@ -97,17 +97,13 @@ def libraries(places: Sequence[str] = _PLACES) -> Mapping[str, str]:
     """
     found = {}
     for name, distributions in _DISTRIBUTIONS.items():
-        told = _installed(distributions) or _beside(_LIBRARIES[name], places)
-        if told:
+        told = ""
+        for one in distributions:
+            with suppress(PackageNotFoundError):
+                told = told or version(one)
+        if told := told or _beside(_LIBRARIES[name], places):
             found[name] = told
     return found
-
-
-def _installed(distributions: Sequence[str]) -> str:
-    for name in distributions:
-        with suppress(PackageNotFoundError):
-            return version(name)
-    return ""
 
 
 def _beside(library: str, places: Sequence[str]) -> str:
@@ -115,14 +111,10 @@ def _beside(library: str, places: Sequence[str]) -> str:
     paths = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     for place in (*filter(None, paths), *places):
         ends = (path.name.removeprefix(f"{library}.") for path in Path(place).glob(f"{library}.*"))
-        versions = [end for end in ends if re.fullmatch(r"\d+(\.\d+)*", end)]
+        versions = [end.split(".") for end in ends if re.fullmatch(r"\d+(\.\d+)*", end)]
         if versions:
-            return max(versions, key=lambda text: (text.count("."), _numbers(text)))
+            return ".".join(max(versions, key=lambda parts: (len(parts), [*map(int, parts)])))
     return ""
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(".")))
 
 
 def _found() -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
@@ -201,25 +193,26 @@ def _by_tool() -> tuple[tuple[Gpu, ...], Mapping[str, str]]:
     told = {"driver": rows[0][-1]}
     if found := _CUDA.search(_said()):
         told["driver cuda"] = found[1]
-    return tuple(map(_row, rows)), told
-
-
-def _row(cells: Sequence[str]) -> Gpu:
-    total, used = _read(float, cells[4]), _read(float, cells[5])
-    return Gpu(
-        int(cells[0]),
-        cells[1],
-        cells[2],
-        cells[3],
-        memory=None if total is None else int(total * _MIB),
-        memory_used=None if used is None else int(used * _MIB),
-        sm_mhz=_read(int, cells[6]),
-        sm_mhz_max=_read(int, cells[7]),
-        memory_mhz=_read(int, cells[8]),
-        watts=_read(float, cells[9]),
-        watts_limit=_read(float, cells[10]),
-        celsius=_read(int, cells[11]),
-    )
+    boards = []
+    for index, name, uuid, capability, *cells in rows:
+        total, used = (_read(float, cell) for cell in cells[:2])
+        sm_mhz, sm_mhz_max, memory_mhz = (_read(int, cell) for cell in cells[2:5])
+        board = Gpu(
+            int(index),
+            name,
+            uuid,
+            capability,
+            memory=None if total is None else int(total * _MIB),
+            memory_used=None if used is None else int(used * _MIB),
+            sm_mhz=sm_mhz,
+            sm_mhz_max=sm_mhz_max,
+            memory_mhz=memory_mhz,
+            watts=_read(float, cells[5]),
+            watts_limit=_read(float, cells[6]),
+            celsius=_read(int, cells[7]),
+        )
+        boards.append(board)
+    return tuple(boards), told
 
 
 def _read(kind: Callable[[str], T], text: str) -> T | None:

@@ -51,22 +51,15 @@ class Bounds:
                 raise BadSettings(
                     f"{_short(number)} is too small", fix=f"give {_short(self.low)} or more"
                 )
-            if number > self.high:
+            why, most, cpus = "", self.high, 0
+            if here and self.per_cpu is not None and number <= most:
+                cpus = effective_cpus()
+                most = (self.per_cpu or 1) * cpus
+                why = f": this process may use {cpus} CPU{'' if cpus == 1 else 's'}"
+            if number > most:
                 raise BadSettings(
-                    f"{_short(number)} is too large", fix=f"give {_short(self.high)} or less"
+                    f"{_short(number)} is too large{why}", fix=f"give {_short(most)} or less"
                 )
-            if here and self.per_cpu is not None:
-                self._check_here(number)
-
-    def _check_here(self, number: float) -> None:
-        cpus = effective_cpus()
-        most = (self.per_cpu or 1) * cpus
-        if number > most:
-            raise BadSettings(
-                f"{_short(number)} is too large: this process may use "
-                f"{cpus} CPU{'' if cpus == 1 else 's'}",
-                fix=f"give {most} or less",
-            )
 
 
 ANY = Bounds(-math.inf, math.inf)

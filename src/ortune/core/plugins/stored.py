@@ -108,28 +108,25 @@ _OTHER: Mapping[type, FieldRule] = {
 def declared(kind: type[Any]) -> Mapping[str, FieldRule]:
     """Return field -> the rule in its annotation, of a dataclass's fields that have one."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    found = {one.name: _declared(hints[one.name]) for one in dataclasses.fields(kind)}
-    return {name: rule for name, rule in found.items() if rule is not None}
+    return {
+        field.name: rule
+        for field in dataclasses.fields(kind)
+        for rule in getattr(hints[field.name], "__metadata__", ())
+        if isinstance(rule, FieldRule)
+    }
 
 
 @cache
 def rules(kind: type[Any]) -> Mapping[str, FieldRule]:
     """Return field -> rule of a dataclass, for every field: `NOTHING` where none is to be read."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    return {
-        one.name: _declared(hints[one.name]) or _derived(hints[one.name])
-        for one in dataclasses.fields(kind)
-    }
+    derived = {field.name: _derived(hints[field.name]) for field in dataclasses.fields(kind)}
+    return derived | dict(declared(kind))
 
 
 def settable(kind: type[Any]) -> Mapping[str, FieldRule]:
     """Return field -> rule of a dataclass, of the fields that a file may set."""
     return {name: rule for name, rule in rules(cast(Any, kind)).items() if rule is not NOTHING}
-
-
-def _declared(hint: Any) -> FieldRule | None:
-    metadata = getattr(hint, "__metadata__", ())
-    return next((one for one in metadata if isinstance(one, FieldRule)), None)
 
 
 def _derived(hint: Any) -> FieldRule:
