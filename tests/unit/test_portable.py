@@ -24,7 +24,7 @@ from ortune.measurement.machine.machine import machine
 assert effective_cpus() >= 1 and machine()["cpu"] and noise.now()
 assert noise.between(noise.snapshot(), noise.snapshot()).readings()
 from pathlib import Path
-from ortune.measurement.machine.memory import peak_rss
+from ortune.core.hardware.memory import peak_rss
 assert peak_rss(Path("no /proc here")) == 0
 print(len(names))
 """

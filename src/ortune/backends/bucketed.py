@@ -12,11 +12,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.backend import Backend
+from ortune.core.backend import Backend, Kind
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
-from ortune.core.hardware.verified import Kind
 from ortune.core.plugins import catalog, stored
 from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import Workload

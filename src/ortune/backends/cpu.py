@@ -11,14 +11,44 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
+from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
-from ortune.runtimes.onnxruntime import affinity as affinities
-from ortune.runtimes.onnxruntime import checks, cpu_options, keys, session
+from ortune.runtimes.onnxruntime import checks, keys, session
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
-from ortune.runtimes.onnxruntime import record as ort_record
+from ortune.runtimes.onnxruntime import trace as ort_record
+
+_KEYS: Mapping[str, tuple[str, str]] = {
+    "session.intra_op.allow_spinning": ("spin", "0"),
+    "session.inter_op.allow_spinning": ("spin", "0"),
+    "session.intra_op.spin_duration_us": ("spin_us", ""),
+    "session.inter_op.spin_duration_us": ("spin_us", ""),
+    "session.intra_op.spin_backoff_max": ("spin_backoff", ""),
+    "session.inter_op.spin_backoff_max": ("spin_backoff", ""),
+    "session.use_env_allocators": ("arena_growth", "1"),
+    "session.disable_prepacking": ("prepack", "1"),
+    "session.set_denormal_as_zero": ("flush_denormals", "1"),
+    "session.dynamic_block_base": ("block_base", ""),
+    "session.intra_op_thread_affinities": ("affinity", ""),
+    "optimization.enable_gelu_approximation": ("fast_gelu", "1"),
+    "optimization.enable_cast_chain_elimination": ("cast_chains", "1"),
+    "session.qdq_matmulnbits_block_size": ("nbits_block", ""),
+}
+"""Session key -> its field, and what is written where that is not at its default (the value)."""
+_OWN: Mapping[str, str] = {
+    **{key: name for key, (name, _) in _KEYS.items()},
+    "session.execution_mode": "parallel",
+    "session.intra_op_num_threads": "threads",
+    "session.inter_op_num_threads": "inter_threads",
+    "session.enable_cpu_mem_arena": "arena",
+    "session.enable_mem_pattern": "memory_pattern",
+    "session.graph_optimization_level": "level",
+    "optimization.disable_specified_optimizers": "disable",
+}
+"""Names that have a field: the runtime lists some of them without reading them as keys."""
+
 
 _CPUS = r"[0-9]{1,4}(-[0-9]{1,4})?"
 _AFFINITY = stored.text(rf"({_CPUS}([,;]{_CPUS})*)?", 8192)
@@ -94,8 +124,8 @@ class Cpu(Backend):
         checks.at_least(0, spin_us=self.spin_us, block_base=self.block_base)
         checks.at_least(1, spin_backoff=self.spin_backoff)
         checks.one_of((-1, 0, 16, 32, 64, 128, 256), nbits_block=self.nbits_block)
-        affinities.parse(self.affinity)
-        checks.pairs(self.config, cpu_options.OWN)
+        checks.parse_affinity(self.affinity)
+        checks.pairs(self.config, _OWN)
 
     @property
     def lossy(self) -> bool:
@@ -156,7 +186,7 @@ class Cpu(Backend):
         if several:
             found["block_base"] = [replace(self, block_base=4)]
             found["parallel"] = [replace(self, parallel=True, inter_threads=cpus)]
-            pinned = affinities.workers(self.threads or cpus, capabilities.usable_cpus)
+            pinned = checks.affinity_of_workers(self.threads or cpus, capabilities.usable_cpus)
             found["affinity"] = [replace(self, affinity=pinned)] if pinned else []
         found["memory_pattern"] = [replace(self, memory_pattern=False)]
         found["arena"] = [
@@ -205,8 +235,18 @@ class Cpu(Backend):
         ]
 
     def entries(self) -> dict[str, str]:
-        """Return the session keys of all fields that are not at the runtime's default."""
-        return cpu_options.entries(self, Cpu)
+        """Return the session keys of all fields that are not at the runtime's default.
+
+        Raises:
+            BadSettings: A free key is wrong.
+        """
+        made = {
+            key: text or str(getattr(self, name))
+            for key, (name, text) in _KEYS.items()
+            if getattr(self, name) != getattr(Cpu, name)
+            and (self.parallel or not key.startswith("session.inter_op."))
+        }
+        return made | checks.pairs(self.config, _OWN)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session on the CPU provider.
@@ -224,10 +264,34 @@ class Cpu(Backend):
             yield opened
 
     def _options(self, verbose: bool, save_to: Path | None = None) -> Any:
-        """Return the runtime's options, every key probed."""
-        return cpu_options.made(
-            self, self.entries(), self.custom_ops, verbose=verbose, save_to=save_to
+        """Return the runtime's options, every key probed.
+
+        Raises:
+            BadSettings: The runtime does not know a key, or settings contradict each other.
+        """
+        checks.agree(
+            (not self.inter_threads or self.parallel, "inter_threads", "parallel=true"),
+            (self.arena_growth == "power-of-two" or self.arena, "arena_growth", "arena=true"),
         )
+        checks.check_affinity(self.affinity, self.threads or effective_cpus())
+        entries = self.entries()
+        keys.demand(entries)
+        options = session.options(
+            self.threads,
+            self.level,
+            verbose=verbose,
+            save_to=save_to,
+            custom_ops=self.custom_ops,
+        )
+        options.enable_cpu_mem_arena = self.arena
+        options.enable_mem_pattern = self.memory_pattern
+        if self.parallel:
+            session.side_by_side(options, self.inter_threads)
+        if "session.use_env_allocators" in entries:
+            session.share_small_arena()
+        for key, value in entries.items():
+            options.add_session_config_entry(key, value)
+        return options
 
     def record(
         self, path: Path, folder: Path, *, verbose: bool = False

@@ -6,24 +6,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from ortune.core.backend import Backend, GraphLevel, graph_level
+from ortune.core.backend import Backend, GraphLevel, Kind, graph_level
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.facts import Facts
-from ortune.core.hardware.verified import Kind
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
 from ortune.runtimes.onnxruntime import (
     checks,
-    convolution_search,
     device_session,
     session,
 )
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
-from ortune.runtimes.onnxruntime import record as ort_record
+from ortune.runtimes.onnxruntime import trace as ort_record
 from ortune.runtimes.onnxruntime.providers import nvidia, probe
 
 CUDA_OPTIONS: Mapping[str, stored.FieldRule] = {
@@ -38,6 +36,20 @@ CUDA_OPTIONS: Mapping[str, stored.FieldRule] = {
 
 Left out on purpose: addresses (``gpu_external_*``, ``user_compute_stream``), and what tunes
 kernels at run time and keeps it in files (``tunable_op_*``).
+"""
+
+_Search: TypeAlias = Literal["exhaustive", "heuristic", "default"]
+_OPEN_SEARCHES: tuple[_Search, ...] = ("heuristic", "default")
+"""How cuDNN's algorithm of a convolution is found where shapes change, the best bet first.
+
+onnxruntime asks anew for every input shape of every convolution. Until 1.19 `exhaustive` ran each
+algorithm of cuDNN and kept the fastest, `heuristic` asked cuDNN for a guess, and `default` took
+one that works for all; from 1.20 on they are modes B, A and FALLBACK of cuDNN's frontend
+(microsoft/onnxruntime#22705). Measured by others, on GPUs: 16 new shapes took 10.1 s by
+`exhaustive` and 31 ms by `heuristic`, and runs of a shape that had been seen were no slower
+(PaddlePaddle/PaddleX#5057). `default` was 48 times slower in steady runs where its algorithm does
+not fit (PaddlePaddle/PaddleOCR#17970), 3.3 times slower on conformers, and up to 3 times faster
+where shapes change (christopherthompson81/vernacula#192). Nothing of it was run here.
 """
 
 
@@ -70,7 +82,7 @@ class Cuda(Backend):
 
     device: Annotated[int, Bounds(high=1023)] = 0
     level: GraphLevel = "all"
-    search: convolution_search.Search = "exhaustive"
+    search: _Search = "exhaustive"
     cuda_graph: bool = False
     tf32: bool = False
     io_binding: bool = True
@@ -127,8 +139,9 @@ class Cuda(Backend):
         self, facts: Facts, workload: Workload, capabilities: Capabilities
     ) -> Iterable[Self]:
         """Yield cuDNN's searches that are worth a try, and a CUDA graph where shapes are fixed."""
-        modes = convolution_search.searches(None if facts.dynamic else 1)
-        searched = modes if facts.has("Conv", "ConvTranspose") else (self.search,)
+        searched: tuple[_Search, ...] = (self.search,)
+        if facts.has("Conv", "ConvTranspose"):
+            searched = _OPEN_SEARCHES if facts.dynamic else ("exhaustive",)
         for mode in searched:
             yield replace(self, search=mode)
         if not facts.dynamic and self.io_binding:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
-from ortune.core.backend import Backend, GraphLevel, graph_level
+from ortune.core.backend import Backend, GraphLevel, Kind, graph_level
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.facts import Facts
-from ortune.core.hardware import verified
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Session
 from ortune.runtimes.onnxruntime import checks, session
@@ -53,7 +52,7 @@ class Directml(Backend):
         return False
 
     @property
-    def runs_on(self) -> verified.Kind:
+    def runs_on(self) -> Kind:
         return "gpu"
 
     @property

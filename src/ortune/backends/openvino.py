@@ -2,28 +2,92 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from ortune.core.backend import Backend
+from ortune.core.backend import Backend, Kind, unverified_reason
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
-from ortune.core.hardware import verified
+from ortune.core.hardware.cpus import effective_cpus, native_types
 from ortune.core.hardware.cpus import native as natively
-from ortune.core.hardware.cpus import native_types
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import THREADS
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
-from ortune.runtimes.onnxruntime import checks
+from ortune.runtimes.onnxruntime import checks, keys
 from ortune.runtimes.onnxruntime.providers import plug_in
 from ortune.runtimes.openvino import native, plugin
-from ortune.runtimes.openvino import properties as property_keys
-from ortune.runtimes.openvino import record as openvino_record
+
+_STAYS: Mapping[str, str] = {"ENABLE_STARTUP_FALLBACK": "NO", "ENABLE_RUNTIME_FALLBACK": "NO"}
+"""AUTO else computes on the CPU until its device has compiled, and goes on there if that fails."""
+_COMMON = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT")
+_SAID: Mapping[str, tuple[str, ...]] = {
+    "cpu": _COMMON,
+    "gpu": ("INFERENCE_PRECISION_HINT", "PERFORMANCE_HINT"),
+    "npu": ("PERFORMANCE_HINT",),
+    "auto": _COMMON,
+}
+"""Device -> what is always said: a GPU left alone computes in f16. An NPU has no choice."""
+_ALWAYS = frozenset({*_COMMON, *_STAYS})
+"""Properties that every OpenVINO has."""
+_TEXTS = {
+    "True": "YES",
+    "on": "YES",
+    "off": "NO",
+    "performance": "PCORE_ONLY",
+    "efficient": "ECORE_ONLY",
+}
+"""Values of fields as OpenVINO spells them; all others are written as they are."""
+_OWN: Mapping[str, str] = {
+    "INFERENCE_NUM_THREADS": "threads",
+    "INFERENCE_PRECISION_HINT": "precision",
+    "PERFORMANCE_HINT": "hint",
+    "NUM_STREAMS": "streams",
+    "ENABLE_CPU_PINNING": "pinning",
+    "ENABLE_HYPER_THREADING": "hyper_threading",
+    "SCHEDULING_CORE_TYPE": "cores",
+    "CPU_DENORMALS_OPTIMIZATION": "flush_denormals",
+}
+"""Properties that have a field."""
+_YES_NO = stored.word("YES", "NO")
+_PRECISION = stored.word("f32", "f16", "bf16", "u8", "i8", "u4", "i4", "dynamic")
+OPENVINO_PROPERTIES: Mapping[str, stored.FieldRule] = {
+    "CPU_SPARSE_WEIGHTS_DECOMPRESSION_RATE": stored.number(0, 1),
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": stored.integer(0, 1 << 16),
+    "ENABLE_CPU_RESERVATION": _YES_NO,
+    "ENABLE_TENSOR_PARALLEL": _YES_NO,
+    "EXECUTION_MODE_HINT": stored.word("PERFORMANCE", "ACCURACY"),
+    "KEY_CACHE_GROUP_SIZE": stored.integer(0, 1 << 16),
+    "KEY_CACHE_PRECISION": _PRECISION,
+    "KV_CACHE_PRECISION": _PRECISION,
+    "MODEL_DISTRIBUTION_POLICY": stored.word("TENSOR_PARALLEL", "PIPELINE_PARALLEL"),
+    "PERFORMANCE_HINT_NUM_REQUESTS": stored.integer(0, 1024),
+    "TBB_PARTITIONER": stored.word("NONE", "STATIC", "AUTO"),
+    "VALUE_CACHE_GROUP_SIZE": stored.integer(0, 1 << 16),
+    "VALUE_CACHE_PRECISION": _PRECISION,
+}
+"""Properties of OpenVINO's CPU device that a file may set, beyond those that have a field.
+
+Left out on purpose: ``CACHE_DIR``, ``CACHE_MODE``, ``WEIGHTS_PATH``, ``ENABLE_WEIGHTLESS`` and
+whatever else names a place, ``DEVICE_ID``, logging and counters. The provider's own options
+(``load_config``, ``cache_dir``, ``device_type``) have no field that could hold them.
+"""
+
+
+@cache
+def writable(device: str = "CPU") -> tuple[str, ...]:
+    """Return what a device of the installed runtime lets be set; AUTO passes on the CPU's."""
+    core, names = native.load().Core(), set[str]()
+    for one in ("AUTO", "CPU") if device == "AUTO" else (device,):
+        found = core.get_property(one, "SUPPORTED_PROPERTIES")
+        names |= {name for name, access in found.items() if str(access) != "RO"}
+    return tuple(sorted(names))
 
 
 @dataclass(frozen=True)
@@ -60,11 +124,11 @@ class Openvino(Backend):
     hyper_threading: Literal["default", "on", "off"] = "default"
     cores: Literal["any", "performance", "efficient"] = "any"
     flush_denormals: bool = False
-    config: Annotated[tuple[str, ...], stored.pairs(property_keys.OPENVINO_PROPERTIES)] = ()
+    config: Annotated[tuple[str, ...], stored.pairs(OPENVINO_PROPERTIES)] = ()
 
     def __post_init__(self) -> None:
         checks.at_least(0, threads=self.threads, streams=self.streams)
-        checks.pairs(self.config, property_keys.OWN)
+        checks.pairs(self.config, _OWN)
         self._demand_of_device()
 
     def _demand_of_device(self) -> None:
@@ -102,7 +166,7 @@ class Openvino(Backend):
         return (cls(), cls(device="gpu"), npu, cls(device="auto"))
 
     @property
-    def runs_on(self) -> verified.Kind:
+    def runs_on(self) -> Kind:
         """What is asked for; auto is the CPU where there is no other device."""
         return "cpu" if self.device == "auto" else self.device
 
@@ -111,7 +175,7 @@ class Openvino(Backend):
         """Of auto: what it takes where there is a GPU, nobody has seen."""
         if self.device != "auto":
             return super().unverified
-        reason = verified.reason(self.provider, "gpu")
+        reason = unverified_reason(self.provider, "gpu")
         return f"{reason}, and auto takes one where it is" if reason else ""
 
     @property
@@ -198,8 +262,24 @@ class Openvino(Backend):
         }
 
     def properties(self) -> dict[str, str]:
-        """Return OpenVINO's properties: those that matter, and all that are not at its default."""
-        return property_keys.made(self, Openvino)
+        """Return OpenVINO's properties: those that matter, and all that are not at its default.
+
+        Raises:
+            BadSettings: A free property is wrong.
+        """
+        always = {
+            "INFERENCE_NUM_THREADS": str(self.threads or effective_cpus()),
+            "INFERENCE_PRECISION_HINT": self.precision,
+            "PERFORMANCE_HINT": self.hint.upper(),
+        }
+        found = {key: always[key] for key in _SAID[self.device]}
+        if self.device == "auto":
+            found |= _STAYS
+        for key, name in _OWN.items():
+            value = getattr(self, name)
+            if key not in always and value != getattr(Openvino, name):
+                found[key] = _TEXTS.get(str(value), str(value))
+        return found | checks.pairs(self.config, _OWN)
 
     def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
         """Open a session with every option that matters written out.
@@ -221,7 +301,7 @@ class Openvino(Backend):
         if self._plugged():
             own, name = self.properties(), self._name
             return plugin.record(path, self.threads, own, folder, verbose=verbose, device=name)
-        return openvino_record.session(path, self.properties(), self._name)
+        return native.recording(path, self.properties(), self._name)
 
     def takes(self, path: Path) -> Mapping[str, Sequence[str]]:
         """Ask the plug-in, or OpenVINO's own ``query_model`` where the plug-in has no device."""
@@ -248,7 +328,26 @@ class Openvino(Backend):
         return plugged
 
     def _probe(self, plugged: bool) -> None:
-        """Refuse what the way that would be taken does not know; the three usual ones exist."""
-        names = [name for name in self.properties() if name not in property_keys.ALWAYS]
-        if names:
-            property_keys.demand(names, plugged=plugged, device=self._name)
+        """Refuse what the way that would be taken does not know; AUTO itself takes any silently.
+
+        Its own runtime is asked. The plug-in brings libraries of its own, which are searched: it
+        ignores what it does not know. The three usual properties exist.
+        """
+        libraries = keys.libraries("onnxruntime_ep_openvino", "") if plugged else ()
+        for name in self.properties():
+            if name in _ALWAYS:
+                continue
+            if plugged:
+                known = not libraries or any(keys.written(one, name) for one in libraries)
+            else:
+                known = name in writable(self._name)
+            if not known:
+                close: list[str] = []
+                with suppress(ImportError, RuntimeError):
+                    close = difflib.get_close_matches(name, writable(self._name), n=3, cutoff=0.6)
+                raise BadSettings(
+                    f"OpenVINO's {self._name} device has no property '{name}'",
+                    fix=f"use one that it has, such as {', '.join(close)}"
+                    if close
+                    else "leave it out",
+                )

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from ortune.core.backend import Backend
+from ortune.core.backend import Backend, Kind
 from ortune.core.capabilities import State
-from ortune.core.hardware import verified
 from ortune.core.plugins import stored
 from ortune.core.session import Recording, Session
 from ortune.runtimes.onnxruntime import checks
-from ortune.runtimes.onnxruntime import record as ort_record
 from ortune.runtimes.onnxruntime import session as ort
+from ortune.runtimes.onnxruntime import trace as ort_record
 from ortune.runtimes.onnxruntime.providers import plug_in
 
 _OWN = ("onnxruntime-ep-openvino",)
@@ -67,7 +66,7 @@ class PluginProvider(Backend):
         return False
 
     @property
-    def runs_on(self) -> verified.Kind:
+    def runs_on(self) -> Kind:
         """The kind that is asked for; a GPU where any is."""
         return "gpu" if self.device == "any" else self.device
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, gist
-from ortune.core.session import Session, Tensors
-from ortune.runtimes.in_process import InProcess
+from ortune.core.session import InProcess, Session, Tensors
 
 
 @dataclass(frozen=True)

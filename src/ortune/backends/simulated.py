@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from ortune.core.backend import Backend
 from ortune.core.hardware import saturation
 from ortune.core.plugins import stored
-from ortune.core.session import Session, Tensors
+from ortune.core.session import InProcess, Session, Tensors
 from ortune.model.shapes.windows import windows
-from ortune.runtimes.in_process import InProcess
 from ortune.runtimes.onnxruntime import session as sessions
 
 Array: TypeAlias = NDArray[Any]

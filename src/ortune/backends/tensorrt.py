@@ -10,12 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
-from ortune.core.backend import Backend
+from ortune.core.backend import Backend, Kind
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.hardware import gpu
-from ortune.core.hardware.verified import Kind
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Recording, Session
@@ -28,8 +27,8 @@ from ortune.runtimes.onnxruntime import (
     engine_cache,
     session,
 )
-from ortune.runtimes.onnxruntime import record as ort_record
-from ortune.runtimes.onnxruntime.engine_store import EngineKey
+from ortune.runtimes.onnxruntime import trace as ort_record
+from ortune.runtimes.onnxruntime.engine_cache import EngineKey
 from ortune.runtimes.onnxruntime.providers import nvidia, probe
 from ortune.runtimes.tensorrt import profiles
 

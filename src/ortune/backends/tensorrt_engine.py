@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from ortune.core.backend import Backend
+from ortune.core.backend import Backend, Kind
 from ortune.core.capabilities import State
-from ortune.core.hardware.verified import Kind
 from ortune.core.outputs import caches
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds

@@ -43,8 +43,7 @@ from ortune.engine.manifest import (
 from ortune.engine.plans import HOME, CompiledPlan
 from ortune.experiment import golden as samples
 from ortune.experiment.keys import model_digest
-from ortune.measurement.outputs import keep_outputs
-from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.measurement.process import Worker, WorkerFailed, keep_outputs, lone
 from ortune.model.analysis.facts import facts
 from ortune.model.analysis.saturation import saturable
 from ortune.model.graph import spec

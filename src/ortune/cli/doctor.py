@@ -145,9 +145,8 @@ def probe(verbose: bool) -> tuple[TriedHere, ...]:
 def _probe(backend: Backend, folder: Path, verbose: bool) -> TriedHere:
     from importlib.resources import as_file, files
 
-    from ortune.measurement.capabilities import capabilities
     from ortune.measurement.job import MAIN, WorkerJob
-    from ortune.measurement.process import Worker, WorkerFailed
+    from ortune.measurement.process import Worker, WorkerFailed, capabilities
 
     name = str(backend)
     offered = capabilities(backend)

@@ -25,9 +25,8 @@ from ortune.core.step import Edit, Recipe
 from ortune.core.trial import Interval
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
-from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import WorkerFailed, ask_once
+from ortune.measurement.process import WorkerFailed, ask_once, capabilities
 from ortune.model.analysis.facts import facts
 from ortune.model.io import file
 from ortune.model.lint import gpu

@@ -7,18 +7,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self, TypeAlias
 
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BackendMissing
 from ortune.core.facts import Facts
-from ortune.core.hardware import verified
 from ortune.core.plugins.bounds import THREADS
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.workload import Workload
 
 if TYPE_CHECKING:
     from ortune.core.session import Recording, Session, Tensors
+
+
+Kind: TypeAlias = Literal["cpu", "gpu", "npu"]
+"""A kind of device that computes."""
+
+VERIFIED: Mapping[tuple[str, Kind], str] = MappingProxyType({})
+"""Provider and kind of device -> the committed results of `tests/gpu` there.
+
+What runs on a CPU is not listed: every change runs it.
+"""
+
+
+def unverified_reason(provider: str, kind: Kind) -> str:
+    """Return why a provider is unverified on a kind of device, empty where it was run."""
+    if kind == "cpu" or (provider, kind) in VERIFIED:
+        return ""
+    return f"never run on {'a GPU' if kind == 'gpu' else 'an NPU'} here"
+
 
 GraphLevel: TypeAlias = Literal["disabled", "disable", "basic", "extended", "all"]
 """How far a runtime may rewrite a graph; ``disable`` is ``disabled``, see `graph_level`."""
@@ -59,14 +77,14 @@ class Backend(Plugin):
         return ()
 
     @property
-    def runs_on(self) -> verified.Kind:
+    def runs_on(self) -> Kind:
         """The kind of device that computes, as far as these options say: cpu, gpu or npu."""
         return "cpu"
 
     @property
     def unverified(self) -> str:
         """Why it is offered as "unverified": never run on its device; empty where it was."""
-        return verified.reason(self.provider, self.runs_on)
+        return unverified_reason(self.provider, self.runs_on)
 
     def builds_with(self, capabilities: Capabilities) -> Backend:
         """Return what a model is optimized with for it; itself where it can save what it runs.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from numpy.typing import NDArray
+
+from ortune.core.hardware.cpus import waited_ns
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 """Name -> array. The batch dimension, where there is one, comes first."""
@@ -154,3 +157,16 @@ class Recording(Session, Protocol):
     def recorded(self, runs: int) -> Recorded:
         """End the recording and return the last `runs` runs; it can be asked once."""
         ...
+
+
+class InProcess:
+    """Clock, run-queue time and placement of a session."""
+
+    def placement(self) -> Mapping[str, int]:
+        return {}
+
+    def clock(self) -> int:
+        return time.perf_counter_ns()
+
+    def waited(self) -> int:
+        return waited_ns()

@@ -25,7 +25,7 @@ from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Session, Tensors
 from ortune.engine import archive
 from ortune.engine.manifest import SERVING, Manifest
-from ortune.runtimes.onnxruntime import affinity
+from ortune.runtimes.onnxruntime import checks
 
 MAX_BATCH = 8
 """Rows that are computed together where nothing is said: more gain little on a CPU, where the
@@ -284,7 +284,7 @@ def _apart(backend: Backend, cpus: Sequence[int]) -> Backend:
         config = [one for one in backend.config if not one.startswith(_RESERVE)]  # type: ignore[attr-defined]
         changed["config"] = (*config, f"{_RESERVE}=YES")
     elif cpus and bool(getattr(backend, "affinity", "")):
-        changed["affinity"] = affinity.workers(backend.threads, cpus)
+        changed["affinity"] = checks.affinity_of_workers(backend.threads, cpus)
     return replace(backend, **changed) if changed else backend
 
 

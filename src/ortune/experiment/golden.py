@@ -15,8 +15,7 @@ from ortune.core.study import Study
 from ortune.core.trial import Trial
 from ortune.data import stream
 from ortune.experiment.keys import place
-from ortune.measurement.outputs import outputs
-from ortune.measurement.process import WorkerFailed, lone
+from ortune.measurement.process import WorkerFailed, lone, outputs
 from ortune.model.io import file
 
 if TYPE_CHECKING:

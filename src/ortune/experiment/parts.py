@@ -29,8 +29,7 @@ from ortune.experiment.request import ExperimentRequest
 from ortune.experiment.samples import CALIBRATION, Division, Feeding
 from ortune.measurement.accuracy import ERROR, provable, unresolved
 from ortune.measurement.job import MAIN
-from ortune.measurement.outputs import keep_outputs
-from ortune.measurement.process import Worker
+from ortune.measurement.process import Worker, keep_outputs
 from ortune.measurement.timing.operators import by_operator
 from ortune.measurement.timing.turns import Started
 

@@ -28,9 +28,8 @@ from ortune.experiment.ledger import read_header, write_header
 from ortune.experiment.parts import Judged, Original
 from ortune.experiment.request import ExperimentRequest
 from ortune.experiment.samples import Feeding
-from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.process import Worker, WorkerFailed, capabilities, worker_folder
 from ortune.measurement.timing.deadlines import Deadlines
 from ortune.measurement.timing.turns import ready
 from ortune.model.analysis import facts as model_facts

@@ -34,8 +34,7 @@ from ortune.core.session import Tensors
 from ortune.data import stream, synthetic
 from ortune.exporters.request import Axes, Export
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.outputs import keep_outputs
-from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.process import Worker, WorkerFailed, keep_outputs, worker_folder
 from ortune.model.io import file
 from ortune.runtimes.torch.export import Interface, exporters
 from ortune.runtimes.torch.module import SCRIPTS, ModuleSource
@@ -163,9 +162,8 @@ class _Run:
         self._module = module_source(asked)
 
     def exported(self, names: Sequence[str]) -> Exported:
-        inputs = self._inputs()
+        asked, inputs = self._asked, self._inputs()
         tried = inputs.sizes()
-        asked = self._asked
         feeds = [
             inputs.write(self._work / f"feeds-{at}", size, asked.ranges, asked.samples, at)
             for at, size in enumerate(tried)
@@ -178,23 +176,17 @@ class _Run:
             out=str(self._work),
         )
         taken: list[int] = told["taken"]
-        interface = Interface(inputs.names, tuple(told["outputs"]), inputs.axes)
         state = self._work / "state.pt"
         if not self._module.source.endswith((*SCRIPTS, ".pt2")):
             self._module = ModuleSource(self._module.source, str(state))
-        expected = [stream.Stream(self._work / f"{place}.stream") for place in taken]
-        limit = tolerance(expected[0][0]) if asked.tolerance is None else asked.tolerance
-        check = _Check(
-            asked,
-            interface,
-            [tried[place] for place in taken],
-            [feeds[place] for place in taken],
-            expected,
-            limit,
-        )
+        self._interface = Interface(inputs.names, tuple(told["outputs"]), inputs.axes)
+        self._sizes, self._feeds = [tried[k] for k in taken], [feeds[k] for k in taken]
+        self._expected = [stream.Stream(self._work / f"{place}.stream") for place in taken]
+        first = self._expected[0][0]
+        self._limit = tolerance(first) if asked.tolerance is None else asked.tolerance
         attempts: list[ExportAttempt] = []
         for exporter in names:
-            attempts.append(self._attempt(exporter, check))
+            attempts.append(self._attempt(exporter))
             if attempts[-1].sizes == len(taken):
                 break
         else:
@@ -209,10 +201,10 @@ class _Run:
             path=self._work / kept.exporter / self._name,
             exporter=kept.exporter,
             inputs=inputs.specs,
-            outputs=interface.outputs,
+            outputs=self._interface.outputs,
             error=kept.error or 0.0,
-            tolerance=limit,
-            sizes=tuple(check.sizes),
+            tolerance=self._limit,
+            sizes=tuple(self._sizes),
             samples=asked.samples,
             refused=tuple(refused),
             attempts=tuple(attempts),
@@ -264,7 +256,7 @@ class _Run:
         sink = self._asked.sink
         return Worker(job, timeout_s=self._asked.timeout, memory_limit=limit, sink=sink)
 
-    def _attempt(self, how: str, check: _Check) -> ExportAttempt:
+    def _attempt(self, how: str) -> ExportAttempt:
         self._asked.sink(Progress(f"exporting with {how}"))
         began = time.monotonic()
         folder = self._work / how
@@ -277,70 +269,48 @@ class _Run:
                 worker.ask(
                     "export_module",
                     given=codec.encode(self._module),
-                    asked=codec.encode(check.interface),
+                    asked=codec.encode(self._interface),
                     exporter=how,
-                    feeds=str(check.feeds[size_to_trace(check.sizes)]),
+                    feeds=str(self._feeds[size_to_trace(self._sizes)]),
                     out=str(draft),
                     opset=self._asked.opset,
                 )
-            nodes, takes = _rewrite(draft, check.interface, folder / self._name)
+            nodes, takes = _rewrite(draft, self._interface, folder / self._name)
             shutil.rmtree(draft.parent)
             made = replace(made, nodes=nodes, seconds=time.monotonic() - began)
-            return check.judged(made, folder / self._name, takes)
+            return self._judged(made, folder / self._name, takes)
         except WorkerFailed as error:
             return replace(made, seconds=time.monotonic() - began, why=error.failure.reason)
         except OrtuneError as error:
             return replace(made, seconds=time.monotonic() - began, why=error.what)
 
-
-@dataclass(frozen=True)
-class _Check:
-    """PyTorch's answers, and whether a file gives the same."""
-
-    asked: Export
-    interface: Interface
-    sizes: Sequence[Mapping[str, int]]
-    feeds: Sequence[Path]
-    expected: Sequence[stream.Stream]
-    limit: float
-
-    def judged(self, made: ExportAttempt, path: Path, takes: Sequence[str]) -> ExportAttempt:
+    def _judged(self, made: ExportAttempt, path: Path, takes: Sequence[str]) -> ExportAttempt:
         """Run a file on every input and compare; inputs that it dropped are left out."""
         fed = path.parent / "fed.stream"
-        rows = [dict(row) for one in self.feeds for row in stream.Stream(one)]
+        rows = [dict(row) for one in self._feeds for row in stream.Stream(one)]
         stream.write(fed, ({name: row[name] for name in takes} for row in rows))
         out = worker_folder(path.parent / "workers", "check")
         job = WorkerJob({MAIN: path}, Cpu(), {MAIN: fed}, out)
-        limit = self.asked.memory_limit
-        worst, good, why = 0.0, 0, ""
-        with Worker(job, timeout_s=self.asked.timeout, memory_limit=limit) as worker:
+        limit = self._asked.memory_limit
+        worst, good, why, at = 0.0, 0, "", 0
+        with Worker(job, timeout_s=self._asked.timeout, memory_limit=limit) as worker:
             worker.ask("load")
-            at = 0
-            for size, expected in zip(self.sizes, self.expected, strict=True):
+            for size, expected in zip(self._sizes, self._expected, strict=True):
                 indices = range(at, at + len(expected))
-                at += len(expected)
-                error, said = self._compared(worker, indices, expected, out)
-                worst = max(worst, error)
-                if said:
-                    why = why or f"{_spelled(size)}: {said}"
-                else:
-                    good += 1
+                at = indices.stop
+                try:
+                    found = keep_outputs(worker, indices, out / f"{indices.start}.stream")
+                    pairs = zip(expected, found, strict=True)
+                    error, said = max(difference(one, two) for one, two in pairs)
+                    said = f"{said}; {self._limit:.2g} is allowed" if error > self._limit else ""
+                except WorkerFailed as failed:
+                    if not worker.alive:
+                        raise
+                    error, said = math.inf, failed.failure.reason
+                worst, good = max(worst, error), good + (not said)
+                why = why or (said and f"{_spelled(size)}: {said}")
         known = None if math.isinf(worst) else worst
         return replace(made, sizes=good, error=known, why=why or _VERIFIED)
-
-    def _compared(
-        self, worker: Worker, indices: range, expected: stream.Stream, out: Path
-    ) -> tuple[float, str]:
-        """Return the largest error at one size, and what is wrong; empty where nothing is."""
-        try:
-            found = keep_outputs(worker, indices, out / f"{indices.start}.stream")
-        except WorkerFailed as error:
-            if not worker.alive:
-                raise
-            return math.inf, error.failure.reason
-        rows = [difference(one, two) for one, two in zip(expected, found, strict=True)]
-        worst, what = max(rows)
-        return worst, "" if worst <= self.limit else f"{what}; {self.limit:.2g} is allowed"
 
 
 def _spelled(sizes: Mapping[str, int]) -> str:
@@ -359,13 +329,11 @@ def difference(expected: Tensors, found: Tensors) -> tuple[float, str]:
     The error is a share of the output's largest value; infinite where shapes or types differ,
     where one side is not finite alone, or where whole numbers are not equal.
     """
-    return max(
-        (_error(name, wanted, found.get(name)) for name, wanted in expected.items()),
-        default=(0.0, ""),
-    )
+    errors = (_difference(name, wanted, found.get(name)) for name, wanted in expected.items())
+    return max(errors, default=(0.0, ""))
 
 
-def _error(
+def _difference(
     name: str, wanted: NDArray[np.generic], found: NDArray[np.generic] | None
 ) -> tuple[float, str]:
     if found is None:
@@ -380,10 +348,8 @@ def _error(
         return (np.inf if other else 0.0), f"'{name}' differs in {other} of {values}"
     one, two = wanted.astype(np.float64), found.astype(np.float64)
     finite = np.isfinite(one)
-    if not (
-        np.array_equal(one[~finite], two[~finite], equal_nan=True)
-        and np.isfinite(two[finite]).all()
-    ):
+    same = np.array_equal(one[~finite], two[~finite], equal_nan=True)
+    if not same or not np.isfinite(two[finite]).all():
         return np.inf, f"'{name}' is not finite where PyTorch is, or the other way round"
     off = float(np.abs(one[finite] - two[finite]).max(initial=0))
     peak = float(np.abs(one[finite]).max(initial=0))
@@ -423,18 +389,18 @@ def _rename_dims(model: ir.Model, asked: Interface) -> None:
                 wanted[held.value] = dim
     if not wanted:
         return
-    every = [*model.graph.inputs, *model.graph.outputs]
-    every += [value for node in model.graph.all_nodes() for value in node.outputs]
-    for value in every:
+
+    def renamed(dim: int | str | None) -> int | str | None:
+        if not isinstance(dim, str):
+            return dim
+        return _SYMBOL.sub(lambda found: wanted.get(found[0], found[0]), dim)
+
+    values = [*model.graph.inputs, *model.graph.outputs]
+    values += [value for node in model.graph.all_nodes() for value in node.outputs]
+    for value in values:
         if value.shape is not None and any(isinstance(one, ir.SymbolicDim) for one in value.shape):
-            dims = [one if isinstance(one, int) else one.value for one in value.shape]
-            value.shape = ir.Shape([_renamed(dim, wanted) for dim in dims])
-
-
-def _renamed(dim: int | str | None, wanted: Mapping[str, str]) -> int | str | None:
-    if not isinstance(dim, str):
-        return dim
-    return _SYMBOL.sub(lambda found: wanted.get(found[0], found[0]), dim)
+            dims = (one if isinstance(one, int) else one.value for one in value.shape)
+            value.shape = ir.Shape(map(renamed, dims))
 
 
 @dataclass(frozen=True)

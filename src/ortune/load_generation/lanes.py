@@ -7,7 +7,66 @@ from collections.abc import Callable, Sequence
 from threading import BrokenBarrierError
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ortune.core.workload import Lane, Span
+
+_BURST_S, _SHORTEST_BURST_S = 1.0, 0.05
+_SHORT_SEARCH_S = 60.0
+
+
+def arrival_times(
+    rate: float, count: int, seed: Sequence[int], *, poisson: bool = True
+) -> NDArray[np.float64]:
+    """Return the intended starts of calls, nanoseconds from the beginning of their schedule.
+
+    Args:
+        rate: Calls a second.
+        count: How many.
+        seed: Equal seeds give equal schedules.
+        poisson: Independent callers, whose gaps are exponential; else the gaps are equal.
+    """
+    gaps = np.random.default_rng(seed).exponential(size=count) if poisson else np.ones(count)
+    return np.cumsum(gaps) * 1e9 / rate
+
+
+def burst_seconds(seconds: float) -> float:
+    """Return how long a burst by the clock takes: as long as was asked for, else a second."""
+    return seconds or _BURST_S
+
+
+def fit_burst(seconds: float, search_s: float) -> float:
+    """Return the seconds to ask of a burst: less than by itself where the search is short.
+
+    A finalist has five pairs of processes with eight bursts each and more, 40 s by themselves.
+    """
+    if seconds or search_s >= _SHORT_SEARCH_S:
+        return seconds
+    return max(_SHORTEST_BURST_S, _BURST_S * search_s / _SHORT_SEARCH_S)
+
+
+_ENOUGH = 10
+
+
+def percentile(ns: Sequence[int], p: float) -> float | None:
+    """Return a percentile; None for a tail that fewer than 10 samples lie in, or of nothing."""
+    beyond = round(len(ns) * min(p, 100 - p) / 100, 6)
+    if not len(ns) or (p != 50 and beyond < _ENOUGH):
+        return None
+    return float(np.percentile(np.asarray(ns, np.float64), p))
+
+
+def tails(ns: Sequence[int], name: str) -> dict[str, float | None]:
+    """Return ``{name}_p50_ns``, ``_p90_ns`` and ``_p99_ns``."""
+    return {f"{name}_p{p}_ns": percentile(ns, p) for p in (50, 90, 99)}
+
+
+def size(shape: str) -> tuple[list[int], str]:
+    """Return what sorts a written shape by its numbers: ``1x8`` before ``1x16``."""
+    digits = "".join(c if c.isdigit() else " " for c in shape)
+    return [int(number) for number in digits.split()], shape
+
 
 T = TypeVar("T")
 

@@ -10,8 +10,7 @@ from itertools import pairwise
 
 from ortune.core.errors import BadSettings
 from ortune.core.wording import count
-from ortune.load_generation.arrivals import arrival_times
-from ortune.load_generation.summaries import percentile
+from ortune.load_generation.lanes import arrival_times, percentile
 from ortune.load_testing.requests import LatencyLimit
 
 CLOCK = (

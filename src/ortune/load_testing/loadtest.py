@@ -19,7 +19,7 @@ from ortune.core.request import verb
 from ortune.core.result import TableResult
 from ortune.core.wording import count
 from ortune.engine.load import load as load_engine
-from ortune.load_generation.summaries import percentile
+from ortune.load_generation.lanes import percentile
 from ortune.load_testing import goal, levels, perf_analyzer
 from ortune.load_testing.bodies import CheckedAnswers, check_answers
 from ortune.load_testing.clients import Clients, clients

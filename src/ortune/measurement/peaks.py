@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -79,7 +80,9 @@ def measure(backend: Backend, seconds: float = SECONDS) -> Ceilings:
     with TemporaryDirectory(prefix="ortune-") as name:
         folder = Path(name)
         cached = max(_LEAST_CACHE, min(cache // 8, _MOST_CACHE)) // 4096 * 4096
-        models = write(folder, _memory(cache), cached)
+        room = min(4 * cache, _MOST_MEMORY, psutil.virtual_memory().available // 8)
+        memory = max(_LEAST_MEMORY // 4, room) // 4096 * 4096
+        models = write(folder, memory, cached)
         plain = backend
         if isinstance(plain, Cpu):  # nothing may keep the models from running as written
             plain = replace(plain, disable=(), level="all", arena_growth="as-requested")
@@ -150,12 +153,6 @@ def last_level_cache(folder: Path = _CPU) -> int:
     return max(found, default=_TYPICAL)
 
 
-def _memory(cache: int) -> int:
-    """Return bytes of a tensor that is four times the cache, within an eighth of free memory."""
-    room = psutil.virtual_memory().available // 8
-    return max(_LEAST_MEMORY // 4, min(4 * cache, _MOST_MEMORY, room)) // 4096 * 4096
-
-
 def write(folder: Path, memory: int, cache: int) -> dict[str, PeakModel]:
     """Write the models to ``folder/NAME.onnx``; all give small outputs.
 
@@ -172,8 +169,14 @@ def write(folder: Path, memory: int, cache: int) -> dict[str, PeakModel]:
         made[f"{name}-copy"] = _copy(rows)
         made[f"{name}-read"] = PeakModel((rows, _ROW), 0, 4 * rows * _ROW), [_widest("x")], {}
     made |= {"few": _chain(FEW), "many": _chain(MANY)}
+    info = partial(helper.make_tensor_value_info, elem_type=onnx.TensorProto.FLOAT)
     for name, (model, nodes, weights) in made.items():
-        _save(folder / f"{name}.onnx", model, nodes, weights)
+        ends = [info("x", shape=model.shape)], [info(nodes[-1].output[0], shape=[None, None])]
+        held = [numpy_helper.from_array(array, key) for key, array in weights.items()]
+        graph = helper.make_graph(nodes, "peak", *ends, held)
+        imports = [helper.make_opsetid("", _OPSET)]
+        proto = helper.make_model(graph, opset_imports=imports, ir_version=_IR)
+        onnx.save(proto, folder / f"{name}.onnx")
     return {name: model for name, (model, _, _) in made.items()}
 
 
@@ -228,12 +231,3 @@ def _widest(name: str) -> onnx.NodeProto:
 
 def _noise(*shape: int) -> NDArray[np.float32]:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-
-
-def _save(path: Path, model: PeakModel, nodes: list[onnx.NodeProto], weights: _Weights) -> None:
-    given = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, model.shape)
-    out = helper.make_tensor_value_info(nodes[-1].output[0], onnx.TensorProto.FLOAT, [None, None])
-    held = [numpy_helper.from_array(array, name) for name, array in weights.items()]
-    graph = helper.make_graph(nodes, "peak", [given], [out], held)
-    imports = [helper.make_opsetid("", _OPSET)]
-    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=_IR), path)

@@ -15,12 +15,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any, Self
 
+from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
-from ortune.core.capabilities import HERE
-from ortune.core.errors import BadModel, gist, visible
+from ortune.core.capabilities import HERE, Capabilities
+from ortune.core.errors import BackendMissing, BadModel, BadSettings, gist, visible
 from ortune.core.event import Progress, Sink, silent
 from ortune.core.hardware import memory
 from ortune.core.plugins import codec
@@ -298,3 +301,92 @@ def worker_folder(root: Path, label: str) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     taken = sum(1 for _ in root.iterdir())
     return root / f"{taken:04}-{label}"
+
+
+def capabilities(backend: Backend, environment: str = HERE) -> Capabilities:
+    """Return what an environment offers a backend.
+
+    Raises:
+        BadSettings: The runtime there does not know a setting, or there is no such environment.
+    """
+    return _asked(backend, environment, interpreter(environment))
+
+
+@cache
+def _asked(backend: Backend, environment: str, python: tuple[str, ...]) -> Capabilities:
+    """Ask it; another interpreter under the same name is another environment."""
+    with TemporaryDirectory(prefix="ortune-") as folder:
+        job = WorkerJob({}, backend, {}, Path(folder), environment=environment)
+        try:
+            with Worker(job) as worker:
+                answer = worker.ask("capabilities")
+        except WorkerFailed as error:
+            raise BadSettings(
+                error.failure.reason,
+                fix=error.failure.fix or f"check the installation of {backend.name()}",
+            ) from None
+    return codec.decode(Capabilities, answer)
+
+
+def demand(backend: Backend, environment: str = HERE) -> Capabilities:
+    """Return what an environment offers a backend that can run there.
+
+    Raises:
+        BackendMissing: It cannot.
+        BadSettings: As `capabilities`.
+    """
+    found = capabilities(backend, environment)
+    if found.missing:
+        where = HERE if environment == HERE else f"in environment '{environment}'"
+        raise BackendMissing(f"backend '{backend.name()}' cannot run {where}", fix=found.missing)
+    return found
+
+
+def optimize_offline(
+    model: Path, level: str, out: Path, *, custom_ops: tuple[str, ...] = ()
+) -> Path:
+    """Write `model` as the runtime rewrites it at `level` to `out`.
+
+    Args:
+        level: disabled, basic, extended or all; ``all`` binds the file to this hardware.
+
+    Raises:
+        BadModel: The runtime does not load the model.
+    """
+    backend = codec.build(Cpu, {"level": level, "custom_ops": custom_ops})
+    with TemporaryDirectory(prefix="ortune-") as folder:
+        job = WorkerJob({MAIN: model.resolve()}, backend, {}, Path(folder))
+        try:
+            with Worker(job) as worker:
+                worker.ask("optimize", out=str(out.resolve()))
+        except WorkerFailed as error:
+            raise BadModel(
+                f"{model.name} is not optimized: {error.failure.reason}",
+                fix="run `ortune inspect` on it",
+            ) from None
+    return out
+
+
+def keep_outputs(
+    worker: Worker, indices: Sequence[int], path: Path, timeout_s: float | None = None
+) -> Stream:
+    """Have a loaded worker write its outputs on some samples.
+
+    Raises:
+        WorkerFailed: It does not run.
+    """
+    worker.ask(
+        "score", indices=list(indices), metrics=[], save=str(path.resolve()), timeout_s=timeout_s
+    )
+    return Stream(path)
+
+
+def outputs(job: WorkerJob, indices: Sequence[int], path: Path) -> Stream:
+    """Like `keep_outputs`, of a worker that is started for it.
+
+    Raises:
+        WorkerFailed: The model does not run on these samples.
+    """
+    with Worker(job) as worker:
+        worker.ask("load")
+        return keep_outputs(worker, indices, path)

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -148,17 +149,15 @@ def _kept(earlier: Path | None, key: str, path: Path) -> bool:
     """Take the samples of an earlier run, if they are of the same key; say whether they are."""
     if earlier is None:
         return False
-    try:
-        if json.loads((earlier / _KEY).read_text(encoding="utf-8")) != {"key": key}:
-            return False
-        stream.Stream(earlier / path.name)
-    except (OSError, ValueError, BadData):
-        return False
-    try:
-        os.link(earlier / path.name, path)
-    except OSError:
-        shutil.copyfile(earlier / path.name, path)
-    return True
+    with suppress(OSError, ValueError, BadData):
+        if json.loads((earlier / _KEY).read_text(encoding="utf-8")) == {"key": key}:
+            stream.Stream(earlier / path.name)
+            try:
+                os.link(earlier / path.name, path)
+            except OSError:
+                shutil.copyfile(earlier / path.name, path)
+            return True
+    return False
 
 
 def _feeds(

@@ -40,7 +40,9 @@ class Agreement(Fidelity):
                 f"agreement: no output of {', '.join(names)} has classes along its last axis",
                 fix="use snr or cosine",
             )
-        count = max(_decisions(expected, name) for name in deciding)
+        arrays = [expected[name] for name in deciding]
+        rows = [1 if outputs.is_exact(one) else max(1, one.shape[-1]) for one in arrays]
+        count = max(one.size // row for one, row in zip(arrays, rows, strict=True))
         return min(_agree(expected, actual, name) for name in deciding), count
 
     @property
@@ -61,11 +63,6 @@ class Agreement(Fidelity):
 def _decides(expected: Tensors, name: str) -> bool:
     array = expected[name]
     return outputs.is_exact(array) or (array.ndim > 0 and array.shape[-1] != 1)
-
-
-def _decisions(expected: Tensors, name: str) -> int:
-    array = expected[name]
-    return array.size if outputs.is_exact(array) else array.size // max(1, array.shape[-1])
 
 
 def _agree(expected: Tensors, actual: Tensors, name: str) -> float:

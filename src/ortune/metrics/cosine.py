@@ -10,7 +10,6 @@ import numpy as np
 from ortune.core.session import Tensors
 from ortune.scoring import outputs
 from ortune.scoring.fidelity import Fidelity
-from ortune.scoring.outputs import Floats
 
 
 @dataclass(frozen=True)
@@ -26,19 +25,16 @@ class Cosine(Fidelity):
         names = self.chosen(expected)
         if outputs.broken(expected, actual, names):
             return float("nan")
-        return min((_similar(expected, actual, name) for name in names), default=1.0)
+        return min((_cosine(expected, actual, name) for name in names), default=1.0)
 
 
-def _similar(expected: Tensors, actual: Tensors, name: str) -> float:
+def _cosine(expected: Tensors, actual: Tensors, name: str) -> float:
+    """Return that of one output; both sides are scaled first, so that squares cannot overflow."""
     if not outputs.alike(expected, actual, name):
         return 0.0
     if outputs.is_exact(expected[name]):
         return float(outputs.mismatches(expected[name], actual[name]) == 0)
-    return _cosine(*outputs.pair(expected[name], actual[name]))
-
-
-def _cosine(one: Floats, two: Floats) -> float:
-    """Both are scaled by their largest value first, so that squares cannot overflow."""
+    one, two = outputs.pair(expected[name], actual[name])
     tops = [float(np.max(np.abs(x), initial=0.0)) for x in (one, two)]
     if 0.0 in tops:
         return float(tops[0] == tops[1])

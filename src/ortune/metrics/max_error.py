@@ -29,19 +29,19 @@ class MaxError(Fidelity):
             outputs.alike(expected, actual, name) for name in names
         ):
             return float("nan")
-        return max((_difference(expected, actual, name) for name in names), default=0.0)
+        largest = 0.0
+        for one, two in ((expected[name], actual[name]) for name in names):
+            if one.dtype.kind in "iub":
+                wide = np.longdouble if one.dtype.itemsize == 8 else np.float64
+                off = np.abs(one.astype(wide) - two.astype(wide))
+            elif outputs.is_exact(one):
+                off = np.array(outputs.mismatches(one, two) > 0)
+            else:
+                left, right = outputs.pair(one, two)
+                off = np.abs(left - right)
+            largest = max(largest, float(np.max(off, initial=0.0)))
+        return largest
 
     def aggregate(self, records: Floats) -> float:
         """Return the worst sample's difference."""
         return float(records[:, 0].max()) if len(records) else float("nan")
-
-
-def _difference(expected: Tensors, actual: Tensors, name: str) -> float:
-    one, two = expected[name], actual[name]
-    if one.dtype.kind in "iub":
-        wide = np.longdouble if one.dtype.itemsize == 8 else np.float64
-        return float(np.max(np.abs(one.astype(wide) - two.astype(wide)), initial=0.0))
-    if outputs.is_exact(one):
-        return float(outputs.mismatches(one, two) > 0)
-    left, right = outputs.pair(one, two)
-    return float(np.max(np.abs(left - right), initial=0.0))

@@ -33,15 +33,20 @@ class Snr(Fidelity):
         if outputs.broken(expected, actual, names):
             return float("nan"), float("nan")
         signal = noise = 0.0
+        unlike = total = 0
         for name in names:
-            if not outputs.is_exact(expected[name]):
-                one, two = _powers(expected, actual, name)
-                signal, noise = signal + one, noise + two
-        unlike, total = 0, 0
-        for name in names:
-            if outputs.is_exact(expected[name]):
-                unlike += _unlike(expected, actual, name)
-                total += max(1, expected[name].size)
+            wanted, same = expected[name], outputs.alike(expected, actual, name)
+            if outputs.is_exact(wanted):
+                size = max(1, wanted.size)
+                total += size
+                unlike += outputs.mismatches(wanted, actual[name]) if same else size
+            elif same:
+                one, two = outputs.pair(wanted, actual[name])
+                signal, noise = signal + float(one @ one), noise + float((one - two) @ (one - two))
+            else:
+                values = outputs.numbers(wanted)
+                power = float(np.square(values[np.isfinite(values)]).sum())
+                signal, noise = signal + power, noise + (power or 1.0)
         if not total:
             return signal, noise
         return (signal, noise + signal * unlike / total) if signal else (total, noise + unlike)
@@ -65,19 +70,3 @@ def _decibels(powers: Floats) -> Floats:
     found[noise == 0] = _CAP
     found[np.isnan(signal) | np.isnan(noise)] = np.nan
     return np.asarray(np.clip(found, -_CAP, _CAP), np.float64)
-
-
-def _powers(expected: Tensors, actual: Tensors, name: str) -> tuple[float, float]:
-    if not outputs.alike(expected, actual, name):
-        wanted = outputs.numbers(expected[name])
-        power = float(np.square(wanted[np.isfinite(wanted)]).sum())
-        return power, power or 1.0
-    one, two = outputs.pair(expected[name], actual[name])
-    error = one - two
-    return float(one @ one), float(error @ error)
-
-
-def _unlike(expected: Tensors, actual: Tensors, name: str) -> int:
-    if not outputs.alike(expected, actual, name):
-        return max(1, expected[name].size)
-    return outputs.mismatches(expected[name], actual[name])

@@ -18,8 +18,7 @@ from ortune.data import feeds
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream, write
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.outputs import outputs
-from ortune.measurement.process import WorkerFailed, ask_once, lone
+from ortune.measurement.process import WorkerFailed, ask_once, lone, outputs
 from ortune.metrics.snr import Snr
 from ortune.model.io import file
 

@@ -57,23 +57,24 @@ def share(expected: Tensors, actual: Tensors, label: Any, output: str, k: int) -
     name = chosen(expected, output)[0] if output else _scores(expected, k)
     shape = expected[name].shape
     if len(shape) < 2 or shape[-1] <= k:
+        classes = wording.count(k, "class", "classes")
         raise BadData(
             f"output '{name}' has shape {list(shape)}: no top-{k} of it",
-            fix=(
-                "choose scores of more than "
-                f"{wording.count(k, 'class', 'classes')}: top{k}(output=NAME)"
-            ),
+            fix=f"choose scores of more than {classes}: top{k}(output=NAME)",
         )
-    wanted = _labels(label, name, shape)
-    if broken(expected, actual, [name]) or not len(wanted):
+    labels = _labels(label, name, shape)
+    if broken(expected, actual, [name]) or not len(labels):
         return float("nan")
     if not alike(expected, actual, name):
         return 0.0
     scores = numbers(actual[name]).reshape(-1, shape[-1])
     if np.isnan(scores).any():
         return float("nan")
-    inside = (wanted >= 0) & (wanted < shape[-1])
-    return float(np.mean(inside & (_rank(scores, np.where(inside, wanted, 0)) < k)))
+    inside = (labels >= 0) & (labels < shape[-1])
+    place = np.where(inside, labels, 0)[:, None]
+    own, earlier = np.take_along_axis(scores, place, axis=1), np.arange(shape[-1]) < place
+    rank = np.sum((scores > own) | ((scores == own) & earlier), axis=1)
+    return float(np.mean(inside & (rank < k)))
 
 
 def _scores(outputs: Tensors, k: int) -> str:
@@ -84,13 +85,6 @@ def _scores(outputs: Tensors, k: int) -> str:
             fix=f"name one: top{k}(output=NAME)" if fit else "use a metric without labels",
         )
     return fit[0]
-
-
-def _rank(scores: Floats, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    own = np.take_along_axis(scores, wanted[:, None], axis=1)
-    earlier = np.arange(scores.shape[1]) < wanted[:, None]
-    above: NDArray[np.int64] = np.sum((scores > own) | ((scores == own) & earlier), axis=1)
-    return above
 
 
 def _labels(label: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:

@@ -10,8 +10,8 @@ from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse_placed
-from ortune.measurement.capabilities import capabilities
 from ortune.measurement.environments.check import demanded, further
+from ortune.measurement.process import capabilities
 from ortune.recipe.space import Target
 
 

@@ -13,7 +13,7 @@ from ortune.core.acceptance import between
 from ortune.core.section import Block, Heading, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Interval, Trial
-from ortune.load_generation.summaries import percentile
+from ortune.load_generation.lanes import percentile
 
 _COUNTED = ("latency", "throughput")
 """Workloads whose entries are the time of a run without a pause between."""

@@ -10,7 +10,7 @@ from ortune.core import wording as say
 from ortune.core.section import Block, Heading, Line, Lines, Point, Section, Table, Text
 from ortune.core.study import Study
 from ortune.core.trial import Burst
-from ortune.load_generation.summaries import percentile
+from ortune.load_generation.lanes import percentile
 
 _BINS = 72
 _LAST = 0.95

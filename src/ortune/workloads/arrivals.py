@@ -11,8 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.load_generation import lanes as lane_threads
-from ortune.load_generation.arrivals import arrival_times, burst_seconds, fit_burst
-from ortune.load_generation.summaries import tails
+from ortune.load_generation.lanes import arrival_times, burst_seconds, fit_burst, tails
 
 _PATIENCE = 4
 """Calls are given up after this many times the seconds that their arrivals take."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ortune.core.workload import Driven, Rig, Span, Workload, spread
 from ortune.load_generation import lanes
-from ortune.load_generation.summaries import size
+from ortune.load_generation.lanes import size
 
 _SHAPES = 64
 _COSTLY = 1.5

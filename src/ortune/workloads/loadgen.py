@@ -16,7 +16,7 @@ from ortune.core.errors import OrtuneError
 from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.load_generation import lanes as lane_threads
-from ortune.load_generation.arrivals import burst_seconds, fit_burst
+from ortune.load_generation.lanes import burst_seconds, fit_burst
 
 _FIGURES = {
     "single-stream": "result_mean_latency_ns",
@@ -149,7 +149,10 @@ def run_loadgen(
     settings.min_query_count = 1
     settings.server_target_qps = settings.offline_expected_qps = qps
     settings.server_target_latency_ns = int(1e6 * target_ms)
-    out = _folder(rig.out)
+    root = rig.out / "loadgen"
+    root.mkdir(parents=True, exist_ok=True)
+    out = root / f"{sum(1 for _ in root.iterdir()):04}"
+    out.mkdir()
     counter = _Counter(rig, lg)
     samples = len(rig.shapes)
     output = lg.LogOutputSettings()
@@ -227,11 +230,3 @@ class _Counter:
                 self._errors.append(error)
             # A query without an answer would be waited for without end.
             self._lg.QuerySamplesComplete([self._lg.QuerySampleResponse(key, 0, 0)])
-
-
-def _folder(out: Path) -> Path:
-    root = out / "loadgen"
-    root.mkdir(parents=True, exist_ok=True)
-    made = root / f"{sum(1 for _ in root.iterdir()):04}"
-    made.mkdir()
-    return made

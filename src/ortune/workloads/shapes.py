@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from ortune.core.errors import BadData
 from ortune.core.workload import Driven, Rig, Span, Workload, spread
 from ortune.load_generation import lanes
-from ortune.load_generation.summaries import size, tails
+from ortune.load_generation.lanes import size, tails
 
 _CYCLE = 256
 

@@ -11,7 +11,7 @@ from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins.bounds import THREADS
 from ortune.core.workload import Driven, Lane, Rig, Span, Workload
 from ortune.load_generation import lanes as lane_threads
-from ortune.load_generation.summaries import tails
+from ortune.load_generation.lanes import tails
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,15 @@ class _Race:
     def run(self, lane: Lane) -> list[int]:
         """Return the nanoseconds of each run of a lane's share."""
         try:
-            taken = self._share(lane)
+            self._dropped.append(lane_threads.settle(lane, self._span))
+            self._start.wait()
+            taken: list[int] = []
+            last = lane.clock()
+            for turn in range(self._lanes.index(lane), self._total, len(self._lanes)):
+                lane_threads.run(lane, self._span.at + turn)
+                now = lane.clock()
+                taken.append(now - last)
+                last = now
             self._through.append(lane)
             while len(self._through) < len(self._lanes) and not self._start.broken:
                 lane_threads.run(lane, self._span.at)
@@ -94,16 +102,4 @@ class _Race:
         except BaseException:
             self._start.abort()
             raise
-        return taken
-
-    def _share(self, lane: Lane) -> list[int]:
-        self._dropped.append(lane_threads.settle(lane, self._span))
-        self._start.wait()
-        taken: list[int] = []
-        last = lane.clock()
-        for turn in range(self._lanes.index(lane), self._total, len(self._lanes)):
-            lane_threads.run(lane, self._span.at + turn)
-            now = lane.clock()
-            taken.append(now - last)
-            last = now
         return taken

@@ -246,7 +246,7 @@ from ortune.runtimes.onnxruntime import session
 from ortune.backends.cpu import Cpu
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.facts import Facts
-from ortune.measurement.capabilities import capabilities
+from ortune.measurement.process import capabilities
 facts = Facts({}, 0, 0, 0, {}, 17, 8, (), ())
 threads = [one.threads for one in Cpu().coordinates(facts, capabilities(Cpu()))["threads"]]
 made = session.options(0, "all", verbose=False)

@@ -16,7 +16,6 @@ from ortune.backends.cuda import Cuda
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadSettings
 from ortune.core.facts import Facts, TensorSpec
-from ortune.core.plugins import catalog
 from ortune.runtimes.onnxruntime.providers import nvidia, probe
 from ortune.samples import digit_cnn
 from ortune.workloads.latency import Latency
@@ -159,9 +158,3 @@ def test_what_is_tried_one_by_one_differs_in_one_setting() -> None:
     for name, values in found.items():
         default = getattr(Cuda(), name)
         assert all(replace(one, **{name: default}) == Cuda() != one for one in values)
-
-
-def test_it_is_in_the_catalog() -> None:
-    from ortune.core.backend import Backend
-
-    assert catalog.load(Backend, "cuda") is Cuda

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -69,10 +68,3 @@ def test_python_is_warned_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     heard: list[Note] = []
     tell_mixed(lambda event: heard.append(event) if isinstance(event, Note) else None)
     assert [note.warning for note in heard] == [True]
-
-
-def test_naming_them_takes_no_time() -> None:
-    assert "onnx" in sys.modules
-    import timeit
-
-    assert min(timeit.repeat(tell_mixed, number=1, repeat=5)) < 0.05

@@ -219,11 +219,6 @@ def test_bytes(text: str, count: int) -> None:
     assert ByteSize(None).read(text) == count
 
 
-def test_what_is_no_size() -> None:
-    with pytest.raises(OrtuneError, match="size"):
-        ByteSize(None).read("lots")
-
-
 def test_shapes_are_parsed() -> None:
     texts = ["x:1x3x320x320", "input:0:2", "rate:"]
     assert InputShapes(None).read(texts) == {"x": (1, 3, 320, 320), "input:0": (2,), "rate": ()}

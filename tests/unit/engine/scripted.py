@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ortune.core.facts import TensorSpec
-from ortune.core.session import Tensors
+from ortune.core.session import InProcess, Tensors
 from ortune.engine.manifest import Signature
-from ortune.runtimes.in_process import InProcess
 
 DOUBLING = Signature(
     (TensorSpec("x", "float32", ("N", "T")),), (TensorSpec("y", "float32", ("N", "T")),)

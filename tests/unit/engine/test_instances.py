@@ -18,11 +18,10 @@ from tests.unit.studies import MODEL, write_model
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.core.backend import Backend
+from ortune.core.backend import Backend, Kind
 from ortune.core.errors import BadData, BadSettings, OrtuneError
 from ortune.core.hardware.cpus import usable_cpus
 from ortune.core.hardware.instances import read_instances
-from ortune.core.hardware.verified import Kind
 from ortune.engine import consent, instances
 from ortune.engine.instances import Instances, Serving, bound, flushes, on_device, serving
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ortune.core.hardware import memory
-from ortune.measurement.allowance import Allowance, allowance
+from ortune.measurement.allowance import Allowance
 
 MB = 2**20
 HOLD = "import sys; x = bytearray(b'1') * (int(sys.argv[1]) << 20); print('ready', flush=True);\
@@ -110,10 +110,6 @@ def test_a_process_that_is_gone_is_no_error(held) -> None:
     one.close()
     watch.add(one)
     assert not waited(one, seconds=0.3)
-
-
-def test_there_is_one_for_a_process() -> None:
-    assert allowance() is allowance()
 
 
 def test_the_default_counts_what_workers_hold_already() -> None:

@@ -13,7 +13,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.session import DeviceTimed, Session
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.worker import runtime
+from ortune.measurement.worker import tasks
 from ortune.measurement.worker.workbench import Workbench
 from ortune.runtimes.onnxruntime import device_session
 from ortune.runtimes.onnxruntime import session as ort
@@ -45,11 +45,11 @@ def bench(folder: Path, *, bound: bool) -> Iterator[Workbench]:
 
 def test_every_round_is_staged_and_computed(tmp_path: Path) -> None:
     with bench(tmp_path, bound=True) as one:
-        found = runtime.device(one, seconds=5)
+        found = tasks.device(one, seconds=5)
     assert len(found["compute_ns"]) == 2 and min(found["compute_ns"]) > 0
     assert found["gpus"] == [], "a CPU is no GPU"
 
 
 def test_what_lies_in_the_cpus_memory_is_not_timed_apart(tmp_path: Path) -> None:
     with bench(tmp_path, bound=False) as one:
-        assert runtime.device(one) == {"compute_ns": [], "gpus": []}
+        assert tasks.device(one) == {"compute_ns": [], "gpus": []}

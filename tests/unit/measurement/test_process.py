@@ -1,4 +1,4 @@
-"""The worker process: whatever happens in it comes back as a value."""
+"""What an environment offers is asked of a worker that runs in it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,64 @@ from ortune_toys.backends.hog import Hog
 from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch
 from ortune.core.backend import Backend
-from ortune.core.errors import OutOfTime
+from ortune.core.errors import BackendMissing, BadSettings, OutOfTime
+from ortune.core.hardware.cpus import effective_cpus, instruction_sets, usable_cpus
 from ortune.core.observer import Probe
 from ortune.core.progress import time_limit
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed
+from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.process import Worker, WorkerFailed, capabilities, demand
 from ortune.measurement.worker.workbench import Workbench
 from ortune.metrics.snr import Snr
 from ortune.model.parts.probed import Watch
 from ortune.observers.min_max import MinMax
+from ortune.runtimes.onnxruntime import keys, session
+
+
+def test_this_interpreter_answers_what_is_read_here() -> None:
+    found = capabilities(Cpu())
+    assert found.missing is None
+    assert found.effective_cpus == effective_cpus()
+    assert found.usable_cpus == usable_cpus()
+    assert set(found.instruction_sets) == instruction_sets()
+    assert found.versions == versions() and found.machine == machine()
+    assert "CPUExecutionProvider" in found.providers
+    assert found.devices["CPUExecutionProvider"] == ("CPU",)
+
+
+def test_it_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = capabilities(Cpu())
+    monkeypatch.setattr(Worker, "__init__", lambda *args, **kwargs: pytest.fail("asked again"))
+    assert capabilities(Cpu()) is first
+
+
+def test_the_callers_own_installation_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "missing", lambda: pytest.fail("asked here"))
+    monkeypatch.setattr(keys, "libraries", lambda *args: pytest.fail("searched here"))
+    assert demand(Cpu(spin=False)).missing is None
+
+
+def test_an_unknown_setting_is_refused_in_two_lines() -> None:
+    with pytest.raises(BadSettings, match="no session key") as caught:
+        capabilities(Cpu(config=("session.intra_op=1",)))
+    assert len(str(caught.value).splitlines()) == 2 and "such as" in caught.value.fix
+
+
+def test_a_backend_that_is_not_there_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    torch = pytest.importorskip("ortune.backends.torch").Torch
+    with pytest.raises(BackendMissing, match="backend 'torch' cannot run here") as caught:
+        demand(torch(source="pkg:module", compile=True))
+    assert caught.value.fix
+
+
+def test_an_unknown_environment_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match="no environment 'mars' on this machine") as caught:
+        Worker(WorkerJob({}, Cpu(), {}, tmp_path / "job", environment="mars"))
+    assert len(str(caught.value).splitlines()) == 2
+    assert not (tmp_path / "job").exists()
+
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
@@ -86,6 +134,7 @@ def test_the_reproduce_command_repeats_the_commands(model: Path) -> None:
     ("backend", "said"),
     [
         (Crash(), "killed by SIGSEGV"),
+        (Crash(divides=True), "killed by SIGFPE"),
         (Hang(), "no answer to 'first' after 1 s"),
         (Hog(), "ended by the memory limit of 1 GiB: it wanted 1."),
     ],
@@ -167,13 +216,6 @@ def test_a_hang_ends_at_the_deadline_of_what_it_hangs_in(model: Path, at: str) -
                 break
             worker.ask(do, **arguments)
     assert not worker.alive
-
-
-def test_a_division_by_zero_is_a_value(model: Path) -> None:
-    with Worker(job(model, Crash(divides=True))) as worker:
-        worker.ask("load")
-        with pytest.raises(WorkerFailed, match="killed by SIGFPE"):
-            worker.ask("first")
 
 
 LEAVES = """

@@ -40,7 +40,7 @@ from ortune.experiment.ledger import Ledger, read_study, write_header
 from ortune.experiment.surveys import RegionJournal
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
-from ortune.measurement.worker import runtime
+from ortune.measurement.worker import tasks
 from ortune.quantization.roles import deciding
 from ortune.regions.choice import mixable
 from ortune.regions.survey import RegionCost, Survey, SurveyRequest
@@ -73,7 +73,7 @@ class Kill:
 def offered(backend: Backend, environment: str = HERE) -> Capabilities:
     """Return what a worker would answer, had it this process's CPUs."""
     bench = cast(Any, SimpleNamespace(job=SimpleNamespace(backend=backend)))
-    return codec.decode(Capabilities, runtime.capabilities(bench))
+    return codec.decode(Capabilities, tasks.capabilities(bench))
 
 
 @dataclass

@@ -12,7 +12,7 @@ from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE, Capabilities
 from ortune.core.errors import BackendMissing, BadSettings
-from ortune.measurement import capabilities as asking
+from ortune.measurement import process as asking
 from ortune.measurement.environments.installed import add
 from ortune.search import targets
 from ortune.search.targets import read_targets, spelled_on

@@ -28,8 +28,7 @@ from ortune.engine.engine import Engine
 from ortune.engine.load import load
 from ortune.measurement.job import MAIN
 from ortune.measurement.worker import __main__ as program
-from ortune.measurement.worker.lane import Round, SessionLane
-from ortune.measurement.worker.workbench import Workbench
+from ortune.measurement.worker.workbench import Round, SessionLane, Workbench
 from ortune.runtimes.onnxruntime.engine_cache import watched
 
 BARE, FRAME, MODEL = "", "frame", "model"

@@ -41,9 +41,8 @@ from ortune.experiment.prepare import prepare
 from ortune.experiment.request import ExperimentRequest
 from ortune.experiment.scores import records
 from ortune.measurement.accuracy import judge
-from ortune.measurement.capabilities import demand
 from ortune.measurement.job import MAIN
-from ortune.measurement.process import WorkerFailed
+from ortune.measurement.process import WorkerFailed, demand
 from ortune.measurement.timing.turns import ready
 from ortune.metrics.snr import Snr
 from ortune.recipe.build import Material, build_in

@@ -25,9 +25,7 @@ from ortune.core.result import TableResult
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Interval
 from ortune.data import given
-from ortune.measurement.capabilities import capabilities
-from ortune.measurement.offline import optimize_offline
-from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.measurement.process import Worker, WorkerFailed, capabilities, lone, optimize_offline
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, fresh_pairs
 from ortune.measurement.timing.rank_sum import differ

@@ -19,9 +19,8 @@ from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse_list
 from ortune.core.request import verb
 from ortune.core.result import TableResult
-from ortune.measurement.capabilities import capabilities
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed
+from ortune.measurement.process import Worker, WorkerFailed, capabilities
 from ortune.model.analysis import facts as model_facts
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.node_costs import (

@@ -28,9 +28,7 @@ from ortune.core.workload import spread
 from ortune.data import feeds, stream
 from ortune.data.padding import Padding, find
 from ortune.data.stream import Stream
-from ortune.measurement.capabilities import demand
-from ortune.measurement.outputs import outputs
-from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.measurement.process import Worker, WorkerFailed, demand, lone, outputs
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file
 from ortune.recipe.compare import decibels

@@ -34,7 +34,7 @@ from ortune.core.reading import step as read_step
 from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.data import given
 from ortune.data.feeds import Feeds
-from ortune.measurement.capabilities import capabilities
+from ortune.measurement.process import capabilities
 from ortune.model.analysis import facts as model_facts
 from ortune.model.graph import edit
 from ortune.model.io import file, names

@@ -26,8 +26,7 @@ from ortune.core.session import Executed, Operand, Recorded
 from ortune.data import given
 from ortune.data.stream import Stream
 from ortune.measurement import peaks as roofs
-from ortune.measurement.capabilities import capabilities, demand
-from ortune.measurement.process import lone
+from ortune.measurement.process import capabilities, demand, lone
 from ortune.measurement.timing.operators import SAME_WORK
 from ortune.measurement.timing.profiled import Runs, profiled
 from ortune.model.analysis import facts as model_facts

@@ -35,8 +35,7 @@ from ortune.experiment.ledger import read_header
 from ortune.experiment.prepare import prepare
 from ortune.experiment.request import ExperimentRequest
 from ortune.experiment.surveys import LATE, SurveyProgress, survey
-from ortune.measurement.capabilities import demand
-from ortune.measurement.process import WorkerFailed
+from ortune.measurement.process import WorkerFailed, demand
 from ortune.measurement.timing.turns import ready
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file

@@ -43,11 +43,9 @@ from ortune.experiment.context import ScoredPart
 from ortune.experiment.records import scored_part
 from ortune.experiment.scores import records
 from ortune.measurement.accuracy import EXACT_DB, judge
-from ortune.measurement.capabilities import demand
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.load import busy
-from ortune.measurement.outputs import keep_outputs
-from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.measurement.process import Worker, WorkerFailed, demand, keep_outputs, lone
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming, fresh_pairs
 from ortune.measurement.timing.turns import live, ready

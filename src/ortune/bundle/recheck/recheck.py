@@ -26,13 +26,11 @@ from ortune.engine import consent
 from ortune.engine.golden import TOLERANCE_DB, difference, snr_db
 from ortune.engine.manifest import Manifest
 from ortune.engine.signing import verify_signature
-from ortune.measurement.capabilities import demand
 from ortune.measurement.environment import interpreter
 from ortune.measurement.environments.installed import ensured
 from ortune.measurement.environments.releases import Release, chosen
 from ortune.measurement.machine.energy import energy
-from ortune.measurement.outputs import outputs
-from ortune.measurement.process import WorkerFailed, lone
+from ortune.measurement.process import WorkerFailed, demand, lone, outputs
 from ortune.measurement.timing import stats
 
 

@@ -27,6 +27,7 @@ _FIELDS = (
 )
 """Of ``nvidia-smi --help-query-gpu``: memory in MiB, clocks in MHz, power in W."""
 _MIB = 1024**2
+_VERSION = re.compile(r"\d+(\.\d+)*")
 _CUDA = re.compile(r"CUDA(?: UMD)? Version *: *(\d+\.\d+)")
 _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "cuda": ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"),
@@ -111,9 +112,10 @@ def _beside(library: str, places: Sequence[str]) -> str:
     paths = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     for place in (*filter(None, paths), *places):
         ends = (path.name.removeprefix(f"{library}.") for path in Path(place).glob(f"{library}.*"))
-        versions = [end.split(".") for end in ends if re.fullmatch(r"\d+(\.\d+)*", end)]
+        versions = [tuple(map(int, end.split("."))) for end in ends if _VERSION.fullmatch(end)]
         if versions:
-            return ".".join(max(versions, key=lambda parts: (len(parts), [*map(int, parts)])))
+            longest = max(versions, key=lambda parts: (len(parts), parts))
+            return ".".join(map(str, longest))
     return ""
 
 

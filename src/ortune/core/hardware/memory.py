@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -71,3 +72,20 @@ def _left(folder: Path) -> int | None:
             dropped = next((int(x.split()[1]) for x in lines if x.split()[0] == name), 0)
             return bound - int((folder / now).read_text()) + dropped
     return None
+
+
+def peak_rss(status: Path = Path("/proc/self/status")) -> int:
+    """Return this process's peak resident set in bytes, 0 where it cannot be read.
+
+    On Linux it is ``VmHWM``. ``getrusage`` is not asked there: its ``ru_maxrss`` survives exec, so
+    a worker would show the peak of the process that started it (getrusage(2), vfork).
+    """
+    with suppress(OSError, StopIteration, ValueError, IndexError):
+        lines = status.read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -121,7 +121,7 @@ def rules(kind: type[Any]) -> Mapping[str, FieldRule]:
     """Return field -> rule of a dataclass, for every field: `NOTHING` where none is to be read."""
     hints = typing.get_type_hints(kind, include_extras=True)
     derived = {field.name: _derived(hints[field.name]) for field in dataclasses.fields(kind)}
-    return derived | dict(declared(kind))
+    return derived | dict(declared(cast(Any, kind)))
 
 
 def settable(kind: type[Any]) -> Mapping[str, FieldRule]:

@@ -19,12 +19,10 @@ from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.hardware.gpu import Gpu
 from ortune.core.plugins.spelling import parse
 from ortune.data import stream
-from ortune.measurement.capabilities import capabilities, demand
 from ortune.measurement.environment import interpreter, packages
 from ortune.measurement.environments.installed import Environment, listed, read
 from ortune.measurement.environments.releases import release
-from ortune.measurement.outputs import outputs
-from ortune.measurement.process import WorkerFailed, lone
+from ortune.measurement.process import WorkerFailed, capabilities, demand, lone, outputs
 
 _MODEL = """<ir_version: 8, opset_import: ["": 13]>
 check (float[1,4] x) => (float[1,4] y) { a = Add(x, x) y = Relu(a) }

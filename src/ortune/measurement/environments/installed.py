@@ -175,7 +175,7 @@ def _install(python: Path, wanted: Release, name: str) -> None:
     """Have the pip of this Python install into another.
 
     Raises:
-        OrtuneError: It fails.
+        OrtuneError: It fails; the text has pip's last error, and what kept it from the network.
     """
     command = [sys.executable, "-m", "pip", "--python", str(python), *_PIP.split()]
     try:
@@ -189,30 +189,19 @@ def _install(python: Path, wanted: Release, name: str) -> None:
         )
         if done.returncode == 0:
             return
-        reason = _reason(done.stderr + done.stdout)
+        said = done.stderr + done.stdout
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+        reason = (errors or lines or ["it gives no reason"])[-1]
+        offline = _OFFLINE.search(said)
+        reason = shortened(f"{reason} ({offline[0].strip()})" if offline else reason, 300)
     except subprocess.TimeoutExpired:
         reason = f"it takes longer than {_LIMIT_S // 60} minutes"
-    raise OrtuneError(
-        f"cannot make environment '{name}': pip: {reason}", fix=_remedy(wanted, reason)
-    )
-
-
-def _remedy(wanted: Release, reason: str) -> str:
-    """Say where else pip may look: some wheels are on an index of their maker's alone."""
+    fix = "check the network, or have pip look elsewhere: PIP_INDEX_URL, PIP_FIND_LINKS"
     index, distribution = wanted.family.index, wanted.family.distribution
-    if index and distribution in reason:
-        return (
+    if index and distribution in reason:  # some wheels are on an index of their maker's alone
+        fix = (
             f"its maker keeps {distribution} on an index of its own: "
             f"PIP_EXTRA_INDEX_URL='{index}' ortune env add {wanted}"
         )
-    return "check the network, or have pip look elsewhere: PIP_INDEX_URL, PIP_FIND_LINKS"
-
-
-def _reason(said: str) -> str:
-    """Return why pip failed: its last error, and what kept it from the network."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    reason = (errors or lines or ["it gives no reason"])[-1]
-    offline = _OFFLINE.search(said)
-    told = f"{reason} ({offline[0].strip()})" if offline else reason
-    return shortened(told, 300)
+    raise OrtuneError(f"cannot make environment '{name}': pip: {reason}", fix=fix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ortune.core.errors import BadSettings, shortened
@@ -184,16 +184,21 @@ class Release:
 def release(text: str) -> Release:
     """Read ``onnxruntime==1.24.4``, ``onnxruntime-gpu==1.31.1`` or a bare word such as ``cuda``.
 
+    Of several families of one distribution it is the one that has the version.
+
     Raises:
         BadSettings: It is not in the table.
     """
     package, equals, version = (part.strip() for part in text.partition("=="))
-    word = _word(package, version)
-    if word is None:
+    words = [package] if package in FAMILIES else []
+    words = words or [word for word, one in FAMILIES.items() if one.distribution == package]
+    if not words:
         raise BadSettings(
             f"'{shortened(text, 80)}' is no release that an environment can be made for",
             fix=f"write one such as {', '.join(FAMILIES)}, or onnxruntime==1.24.4",
         )
+    having = (word for word in words if version in FAMILIES[word].beside)
+    word = next(having, words[0])
     version = version if equals else FAMILIES[word].default
     if version not in FAMILIES[word].beside:
         raise BadSettings(
@@ -201,15 +206,6 @@ def release(text: str) -> Release:
             fix=f"use one of: {', '.join(FAMILIES[word].beside)}",
         )
     return Release(word, version)
-
-
-def _word(package: str, version: str) -> str | None:
-    """Return the family of a word or a distribution: of several the one that has the version."""
-    if package in FAMILIES:
-        return package
-    found = [word for word, one in FAMILIES.items() if one.distribution == package]
-    having = (word for word in found if version in FAMILIES[word].beside)
-    return next(having, found[0] if found else None)
 
 
 def every() -> tuple[Release, ...]:
@@ -220,14 +216,21 @@ def every() -> tuple[Release, ...]:
 def chosen(text: str, package: str = "onnxruntime") -> tuple[Release, ...]:
     """Return the releases of ``1.24..1.31``, ends included, or of ``1.24.4,1.31.1``, oldest first.
 
+    ``1.31`` holds all that begin like that.
+
     Raises:
         BadSettings: The text is neither, or the table has none of them.
     """
     known = list(FAMILIES[package].beside)
-    low, dots, high = (part.strip() for part in text.partition(".."))
+    first, dots, last = (part.strip() for part in text.partition(".."))
     if dots:
-        ends = [_numbers(low, text), _numbers(high, text)]
-        found = [one for one in known if _between(one, *ends)]
+        low, high = _numbers(first, text), _numbers(last, text)
+        parts = {one: _numbers(one, one) for one in known}
+        found = [
+            one
+            for one, own in parts.items()
+            if own[: len(low)] >= low and own[: len(high)] <= high
+        ]
         if not found:
             raise BadSettings(
                 f"no release of {package} in the table lies in '{shortened(text, 40)}'",
@@ -239,12 +242,6 @@ def chosen(text: str, package: str = "onnxruntime") -> tuple[Release, ...]:
     if not made:
         raise BadSettings("no release is named", fix="write 1.24..1.31, or 1.24.4,1.31.1")
     return tuple(sorted(made, key=lambda one: known.index(one.version)))
-
-
-def _between(version: str, low: Sequence[int], high: Sequence[int]) -> bool:
-    """Whether a version lies between two, of which ``1.31`` holds all that begin like that."""
-    own = _numbers(version, version)
-    return own[: len(low)] >= tuple(low) and own[: len(high)] <= tuple(high)
 
 
 def _numbers(text: str, given: str) -> tuple[int, ...]:

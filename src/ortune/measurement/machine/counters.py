@@ -80,6 +80,10 @@ def snapshot(roots: Roots = LIVE) -> Snapshot:
     """Read everything once; takes a few milliseconds."""
     mask = frozenset(usable_cpus())
     busy, stolen, total = _cpu_seconds(roots, mask)
+    waits: float | None = None  # pressure stall information, microseconds
+    for line in _text(roots.proc / "pressure/cpu").splitlines():
+        if line.startswith("some"):
+            waits = int(line.rpartition("total=")[2]) / 1e6
     load: tuple[float, ...] = ()
     with suppress(OSError, AttributeError):
         load = tuple(round(x, 2) for x in os.getloadavg())
@@ -91,7 +95,7 @@ def snapshot(roots: Roots = LIVE) -> Snapshot:
         total,
         own_seconds(roots.proc),
         _pairs(_text(roots.proc / "stat")).get("ctxt"),
-        _waits(roots.proc),
+        waits,
         throttles(roots),
         mhz(roots),
         celsius(roots.sys),
@@ -191,14 +195,6 @@ def _cpu_seconds(
     if not seen:
         return None, None, None
     return busy / _ticks(), stolen / _ticks(), total / _ticks()
-
-
-def _waits(proc: Path) -> float | None:
-    """Pressure stall information: microseconds in which some task waited for a CPU."""
-    for line in _text(proc / "pressure/cpu").splitlines():
-        if line.startswith("some"):
-            return int(line.rpartition("total=")[2]) / 1e6
-    return None
 
 
 def _pairs(text: str) -> dict[str, int]:

@@ -12,9 +12,9 @@ from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, user_function
 from ortune.data import stream
 from ortune.measurement.worker.workbench import Workbench
-from ortune.runtimes.torch import export, folder
+from ortune.runtimes.torch import export
 from ortune.runtimes.torch.export import Interface
-from ortune.runtimes.torch.module import ModuleSource, load
+from ortune.runtimes.torch.module import ModuleSource, folder_inputs, folder_sizes, is_folder, load
 
 
 def describe_module(bench: Workbench, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,9 +26,9 @@ def describe_module(bench: Workbench, given: Mapping[str, Any]) -> dict[str, Any
     source = codec.decode(ModuleSource, dict(given))
     module, keywords = load(source)
     names = [name for name in keywords if name not in ("args", "kwargs")]
-    if folder.is_folder(source.source):
-        specs = [codec.encode(one) for one in folder.inputs(module)]
-        return {"parameters": names, "inputs": specs, "sizes": folder.sizes(module)}
+    if is_folder(source.source):
+        specs = [codec.encode(one) for one in folder_inputs(module)]
+        return {"parameters": names, "inputs": specs, "sizes": folder_sizes(module)}
     order = list(inspect.signature(module.forward).parameters)
     held = getattr(module, "example_inputs", None) or {}
     if not isinstance(held, Mapping):

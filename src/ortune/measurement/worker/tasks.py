@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from inspect import isgenerator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,29 +20,271 @@ from ortune.backends.openvino import Openvino
 from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.core import wording
 from ortune.core.capabilities import Capabilities
-from ortune.core.errors import BadData
+from ortune.core.errors import BackendMissing, BadData
+from ortune.core.hardware import gpu
+from ortune.core.hardware.cpus import effective_cpus, instruction_sets, usable_cpus
+from ortune.core.hardware.gpu import driver
+from ortune.core.hardware.memory import peak_rss
 from ortune.core.metric import Metric
 from ortune.core.plugins import codec, user_function
-from ortune.core.session import Tensors
+from ortune.core.session import DeviceTimed, Recording, Tensors
+from ortune.core.workload import Span
 from ortune.data import stream
 from ortune.measurement.job import MAIN
-from ortune.measurement.machine.memory import peak_rss
+from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.worker.exports import answer_module, describe_module, export_module
-from ortune.measurement.worker.observers import extents, observe
-from ortune.measurement.worker.peaks import peaks
-from ortune.measurement.worker.rolling import roll
-from ortune.measurement.worker.runtime import (
-    capabilities,
-    device,
-    laps,
-    prepare,
-    record,
-    recorded,
-    takes,
-)
+from ortune.measurement.worker.observers import extents, observe, roll
 from ortune.measurement.worker.workbench import Workbench
-from ortune.measurement.worker.workload import burst, details, first, footprint, rest, usage
 from ortune.runtimes.onnxruntime.compiled import Compiling
+from ortune.runtimes.onnxruntime.session import devices, providers
+
+_ROUNDS, _FEWEST = 8, 3
+_WARM = 3
+_SLOW = 20_000_000
+"""ns of a run from which one warm-up is enough."""
+
+
+def peaks(bench: Workbench, inputs: Mapping[str, Sequence[int]], seconds: float) -> dict[str, Any]:
+    """Run every model in short bursts, round after round; return each round's least time.
+
+    Args:
+        bench: Its models have one float32 input each, ``x``.
+        seconds: Timed in all; on a busy machine the last rounds are left out.
+    """
+    made = {shape: _noise(shape) for shape in {tuple(s) for s in inputs.values()}}
+    feeds = {name: made[tuple(shape)] for name, shape in inputs.items()}
+    for name, feed in feeds.items():
+        for turn in range(_WARM):
+            if turn and _time(bench, name, feed) > _SLOW:
+                break
+    each = seconds / _ROUNDS / len(feeds) * 1e9
+    least: dict[str, list[int]] = {name: [] for name in feeds}
+    until = time.perf_counter() + 1.25 * seconds
+    for turn in range(_ROUNDS):
+        if turn >= _FEWEST and time.perf_counter() > until:
+            break
+        for name, feed in feeds.items():
+            least[name].append(_burst(bench, name, feed, each))
+    return {"least_ns": least}
+
+
+def _noise(shape: Sequence[int]) -> NDArray[np.float32]:
+    """Return numbers of both signs; large tensors repeat them, which is soon made."""
+    few = np.random.default_rng(0).standard_normal(1 << 18, np.float32)
+    return np.resize(few, tuple(shape))
+
+
+def _burst(bench: Workbench, name: str, feed: NDArray[np.float32], limit_ns: float) -> int:
+    """Return the least time of the runs that fit the limit, two at least."""
+    found = [_time(bench, name, feed), _time(bench, name, feed)]
+    while sum(found) < limit_ns:
+        found.append(_time(bench, name, feed))
+    return min(found)
+
+
+def _time(bench: Workbench, name: str, feed: NDArray[np.float32]) -> int:
+    session = bench.sessions[name]
+    start = time.perf_counter_ns()
+    session.run({"x": feed})
+    return time.perf_counter_ns() - start
+
+
+_STEP_S = 0.005
+_IDLE_NS = 500_000
+"""CPU time in one step below which threads have stopped spinning."""
+
+
+def first(bench: Workbench) -> dict[str, Any]:
+    """Run the first inference, which allocates and packs; then once on every other lane."""
+    lane, *others = bench.lanes
+    taken = 0
+    for session, feeds in lane.calls(0):
+        start = lane.clock()
+        session.run(feeds)
+        taken += lane.clock() - start
+    for other in others:
+        for session, feeds in other.calls(0):
+            session.run(feeds)
+    return {"first_ns": taken, "peak_rss": peak_rss()}
+
+
+def burst(bench: Workbench, at: int, runs: int, each: int = 1, drop: int = 0) -> dict[str, Any]:
+    """Drive `runs` entries of `each` consecutive rounds of the cycle, from position `at`.
+
+    Before them the round at `at` is run until it settles, at most `drop` times, not recorded.
+    What an entry is, the workload says.
+
+    Returns:
+        ``alike``: whether it matters not which round an entry ran: all have one shape, and no
+        schedule tells them apart.
+    """
+    bench.prepare()
+    alike = not bench.job.workload.scheduled and len(set(bench.shapes)) == 1
+    clock = next(iter(bench.sessions.values())).clock
+    start = clock()
+    driven = bench.job.workload.drive(bench, Span(at, runs, each, drop))
+    bench.runs += driven.runs
+    if driven.details:
+        bench.details.append(driven.details)
+    return {
+        "latency_ns": list(driven.latency_ns),
+        "waited": list(driven.waited),
+        "spent_ns": max(clock() - start, sum(driven.latency_ns)),
+        "alike": alike,
+    }
+
+
+def details(bench: Workbench) -> dict[str, Any]:
+    """Return the details of the bursts since this was last asked, and forget them."""
+    found = list(bench.details)
+    bench.details.clear()
+    return {"details": found}
+
+
+def usage(bench: Workbench) -> dict[str, Any]:
+    """Read the CPU clock of all threads, user and system, and the runs so far.
+
+    Taken before and after bursts, the differences are what a run costs.
+    """
+    return {"cpu_ns": time.process_time_ns(), "runs": bench.runs}
+
+
+def footprint(bench: Workbench) -> dict[str, Any]:
+    """Read this process's memory in bytes, its interpreter and the runtime's libraries included.
+
+    Returns:
+        ``rss``: resident now; ``uss``: of that, what no other process shares, None where it cannot
+        be read; ``peak``: most that was ever resident; ``samples``: kept samples.
+    """
+    import psutil
+
+    process, uss = psutil.Process(), None
+    with suppress(psutil.Error, AttributeError):
+        uss = process.memory_full_info().uss
+    rss = process.memory_info().rss
+    return {"rss": rss, "uss": uss, "peak": peak_rss(), "samples": bench.held}
+
+
+def rest(bench: Workbench, limit_s: float = 0.5) -> dict[str, Any]:
+    """Wait until threads have stopped spinning; return the CPU time that they spent on it.
+
+    Runtimes let their threads spin after a run, so as to find the next one at once: the CPU that
+    a pause costs, and a load on whatever is timed next.
+    """
+    start = last = time.process_time_ns()
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        time.sleep(_STEP_S)
+        now = time.process_time_ns()
+        if now - last < _IDLE_NS:
+            break
+        last = now
+    return {"cpu_ns": time.process_time_ns() - start}
+
+
+_LEAST_RUNS, _MOST_RUNS, _COMPUTE_NS = 3, 50, 20_000_000
+
+
+def capabilities(bench: Workbench) -> dict[str, Any]:
+    """Return the `Capabilities` of this process for the job's backend.
+
+    Raises:
+        BadSettings: The installed runtime does not know a setting.
+    """
+    missing = bench.job.backend.missing()
+    found = Capabilities(
+        missing=missing,
+        state=bench.job.backend.state(missing),
+        effective_cpus=effective_cpus(),
+        usable_cpus=usable_cpus(),
+        instruction_sets=tuple(sorted(instruction_sets())),
+        providers=providers(),
+        devices=devices(),
+        versions=versions(),
+        machine=machine(),
+        driver=driver() if bench.job.backend.runs_on == "gpu" else {},
+    )
+    answer: dict[str, Any] = codec.encode(found)
+    return answer
+
+
+def prepare(bench: Workbench) -> dict[str, Any]:
+    """Import the runtime before a load is timed: all sessions of a process share it."""
+    start = time.perf_counter_ns()
+    bench.job.backend.missing()
+    return {"import_ns": time.perf_counter_ns() - start}
+
+
+def takes(bench: Workbench) -> dict[str, Any]:
+    """Return execution provider -> names of the model's nodes that it would take."""
+    found = bench.job.backend.takes(bench.job.models[MAIN])
+    return {"takes": {provider: list(names) for provider, names in found.items()}}
+
+
+def record(bench: Workbench, folder: str) -> dict[str, Any]:
+    """Open the model with the profiler on; return about how many kernels it has.
+
+    That the provider is missing, or took nothing, is an answer: the caller may do without it.
+    """
+    try:
+        return {"nodes": sum(bench.record(Path(folder)).placement().values())}
+    except BackendMissing as error:
+        return {"missing": error.what, "remedy": error.fix}
+
+
+def laps(bench: Workbench, at: int, runs: int) -> dict[str, Any]:
+    """Time single runs from position `at` of the cycle of samples."""
+    latency = []
+    for position in range(at, at + runs):
+        for name, feeds in bench.round(position):
+            start = time.perf_counter_ns()
+            bench.sessions[name].run(feeds)
+            latency.append(time.perf_counter_ns() - start)
+    return {"latency_ns": latency}
+
+
+def device(bench: Workbench, seconds: float = 0.5) -> dict[str, Any]:
+    """Time computing alone, without the copies to and from a device with memory of its own.
+
+    Rounds of the cycle are staged one after the other and each is run until its share of the time
+    is up, at least three times.
+
+    Returns:
+        ``compute_ns``: a round's median, by every round that was run; empty where a session lies
+        in the CPU's memory, or cannot be timed apart. ``gpus``: readings taken directly after it.
+    """
+    found: list[int] = []
+    sessions = bench.sessions.values()
+    if all(isinstance(session, DeviceTimed) for session in sessions):
+        until = time.monotonic() + seconds
+        for position in range(len(bench.cycle)):
+            found.append(sum(_computed(bench, *call) for call in bench.round(position)))
+            if time.monotonic() > until:
+                break
+    read = gpu.gpus() if bench.job.backend.runs_on == "gpu" else ()
+    return {"compute_ns": found, "gpus": codec.encode(read)}
+
+
+def _computed(bench: Workbench, name: str, feeds: Tensors) -> int:
+    """Return the median of runs on inputs that are there already, in ns."""
+    session = bench.sessions[name]
+    assert isinstance(session, DeviceTimed), "device times what says that it can be timed"
+    session.stage(feeds)
+    session.compute()
+    taken: list[int] = []
+    while len(taken) < _LEAST_RUNS or (sum(taken) < _COMPUTE_NS and len(taken) < _MOST_RUNS):
+        start = time.perf_counter_ns()
+        session.compute()
+        taken.append(time.perf_counter_ns() - start)
+    return int(median(taken))
+
+
+def recorded(bench: Workbench, runs: int) -> dict[str, Any]:
+    """End the recording and return the last `runs` runs."""
+    session = bench.sessions[MAIN]
+    assert isinstance(session, Recording), "recorded is asked after record"
+    return {"recorded": codec.encode(session.recorded(runs))}
+
 
 _ALONE = object()
 """Stands for the group of a record that was given without one."""

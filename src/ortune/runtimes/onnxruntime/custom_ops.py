@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ortune.core.errors import BadSettings, OrtuneError, gist
-from ortune.core.plugins import user_file
-from ortune.core.plugins.user_function import here_counts, is_path, reason
+from ortune.core.plugins import user_file, user_function
+from ortune.core.plugins.user_function import here_counts, is_path
 from ortune.runtimes import own_process
 
 _MACHINES = {3: "x86", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
@@ -55,8 +55,9 @@ def register(options: Any, libraries: Sequence[str]) -> None:
         try:
             options.register_custom_ops_library(str(path))
         except Exception as error:
+            reason = gist(str(error).rpartition("failed:")[2].strip() or error)
             raise BadSettings(
-                f"'{text}' does not load as a library of custom operators: {_gist(error)}",
+                f"'{text}' does not load as a library of custom operators: {reason}",
                 fix="it must export RegisterCustomOps, and what it is linked to must be there",
             ) from error
 
@@ -120,7 +121,7 @@ def _asked(text: str) -> Path:
             module = importlib.import_module(text.replace("-", "_"))
         except Exception as error:
             raise BadSettings(
-                f"no library of custom operators '{text}': {reason(error)}",
+                f"no library of custom operators '{text}': {user_function.reason(error)}",
                 fix=f"pip install {text}, or give the path of a library",
             ) from error
     try:
@@ -129,10 +130,6 @@ def _asked(text: str) -> Path:
         raise
     except Exception as error:
         raise BadSettings(
-            f"'{text}' gives no library of custom operators: {reason(error)}",
+            f"'{text}' gives no library of custom operators: {user_function.reason(error)}",
             fix="define get_library_path() in it, as onnxruntime_extensions does",
         ) from error
-
-
-def _gist(error: Exception) -> str:
-    return gist(str(error).rpartition("failed:")[2].strip() or error)

@@ -12,9 +12,8 @@ import importlib.util
 import mmap
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ortune.core.errors import BadSettings
@@ -103,18 +102,15 @@ def demand(keys: Iterable[str]) -> None:
         return
     for key in wanted:
         if not any(written(library, key) for library in found):
+            import onnxruntime
+
+            close = difflib.get_close_matches(key, known(found[0]), n=3, cutoff=0.7)
             raise BadSettings(
-                f"onnxruntime {_version()} has no session key '{key}'", fix=_nearest(key, found)
+                f"onnxruntime {onnxruntime.__version__} has no session key '{key}'",
+                fix=f"use one that it has, such as {', '.join(close)}"
+                if close
+                else "look its name up, or leave it out",
             )
-
-
-def _nearest(key: str, found: Sequence[Path]) -> str:
-    close = difflib.get_close_matches(key, known(found[0]), n=3, cutoff=0.7)
-    return (
-        f"use one that it has, such as {', '.join(close)}"
-        if close
-        else "look its name up, or leave it out"
-    )
 
 
 @cache
@@ -122,10 +118,3 @@ def known(library: Path) -> tuple[str, ...]:
     """Return everything in a library that looks like a session key."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return tuple(sorted({match[0].decode() for match in _KEY.finditer(data)}))
-
-
-def _version() -> str:
-    try:
-        return version("onnxruntime")
-    except PackageNotFoundError:
-        return "as installed"

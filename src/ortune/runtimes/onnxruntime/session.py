@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import ctypes
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel, gist
 from ortune.core.hardware.cpus import effective_cpus
-from ortune.core.session import Tensors
-from ortune.runtimes.in_process import InProcess
-from ortune.runtimes.onnxruntime import bfloat16
+from ortune.core.session import InProcess, Tensors
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
+
+Run: TypeAlias = Callable[[Sequence[str], Tensors], list[NDArray[Any]]]
+
+_TYPE, _ONNX_TYPE = "tensor(bfloat16)", 16
+"""As onnxruntime names it; the number of ``TensorProto.BFLOAT16``."""
+
+
+def runner(session: Any) -> Run | None:
+    """Return what runs a session through its own values; None where its `run` does.
+
+    NumPy has no bfloat16: arrays of ml_dtypes' are handed over, and taken, as they lie in memory.
+    """
+    values = (*session.get_inputs(), *session.get_outputs())
+    return partial(_run, session) if any(one.type == _TYPE for one in values) else None
+
+
+def _run(session: Any, names: Sequence[str], feeds: Tensors) -> list[NDArray[Any]]:
+    kept = {name: np.require(array, requirements="C") for name, array in feeds.items()}
+    given = {name: _value(array) for name, array in kept.items()}  # views: `kept` outlives the run
+    return [_array(one) for one in session.run_with_ort_values(list(names), given)]
+
 
 LEVELS = {
     "disabled": "ORT_DISABLE_ALL",
@@ -38,7 +61,7 @@ class OrtSession(InProcess):
     def __init__(self, inner: Any) -> None:
         self.inner = inner
         self._names = [value.name for value in inner.get_outputs()]
-        self._run = bfloat16.runner(inner) or inner.run
+        self._run = runner(inner) or inner.run
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         return dict(zip(self._names, self._run(self._names, feeds), strict=True))
@@ -271,3 +294,32 @@ def session(
             fix="leave this backend out with --on cpu",
         )
     yield opened
+
+
+def _value(array: NDArray[Any]) -> Any:
+    from onnxruntime import OrtValue
+
+    if array.dtype.name != "bfloat16":
+        return OrtValue.ortvalue_from_numpy(array)
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_TYPE)
+
+
+def _array(value: Any) -> NDArray[Any]:
+    if value.data_type() != _TYPE:
+        found: NDArray[Any] = value.numpy()
+        return found
+    shape = value.shape()
+    size = 2 * math.prod(shape)
+    data = ctypes.string_at(value.data_ptr(), size) if size else b""
+    return np.frombuffer(bytearray(data), _dtype()).reshape(shape)
+
+
+def _dtype() -> np.dtype[Any]:
+    try:
+        import ml_dtypes
+    except ImportError:  # beside numpy and onnxruntime alone it is missing
+        raise BackendMissing(
+            "an output is bfloat16, which NumPy lacks", fix="pip install ml_dtypes"
+        ) from None
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found

@@ -1,4 +1,4 @@
-"""Read the trace that onnxruntime's profiler writes.
+"""onnxruntime's own profile: sessions that record, and the trace that its profiler writes.
 
 Events are in the trace event format: a ``Session`` event ``model_run`` for every run and a
 ``Node`` event ``NAME_kernel_time`` for every call of a kernel, in whole microseconds. The
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,7 +20,91 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ortune.core.session import Executed, Operand, Recorded, Slice
+from ortune.core.session import Executed, Operand, Recorded, Recording, Slice, Tensors
+from ortune.runtimes.onnxruntime import session as ort
+
+GRAPH = "executed.onnx"
+"""The graph as the runtime rewrote it, in the recording's folder."""
+_BESIDE = 1024
+"""Bytes of a weight that is saved beside that graph: a file of 2 GB and more cannot be written."""
+
+
+class _OrtRecording(ort.OrtSession):
+    """An onnxruntime session with the profiler on."""
+
+    def __init__(self, inner: Any, folder: Path, provider: str) -> None:
+        super().__init__(inner)
+        self._graph = folder / GRAPH
+        self._provider = provider
+        self._walls: list[int] = []
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        start = time.perf_counter_ns()
+        found = super().run(feeds)
+        self._walls.append(time.perf_counter_ns() - start)
+        return found
+
+    def recorded(self, runs: int) -> Recorded:
+        trace = Path(self.inner.end_profiling())
+        executed = graph(self._graph) if self._graph.is_file() else None
+        walls = np.asarray(self._walls[-runs:], np.float64)
+        assigned = self.assigned() if self.records else None
+        found = read(trace, executed, walls, assigned)
+        if executed is not None:
+            return found
+        parts = [part for part in self.parts() if part[0] == self._provider]
+        return replace(found, nodes=with_parts(found.nodes, parts))
+
+
+def with_parts(
+    nodes: Sequence[Executed], parts: Sequence[tuple[str, tuple[str, ...]]]
+) -> tuple[Executed, ...]:
+    """Say what a provider's nodes stand for, where only its record of their parts is known.
+
+    A provider that compiles makes one node of each part, in order; where the numbers differ,
+    each may hold any of them. Other nodes keep their names.
+
+    Args:
+        parts: Provider and source nodes of every part of the graph that it took.
+    """
+    providers = {provider for provider, _ in parts}
+    own = [at for at, node in enumerate(nodes) if node.provider in providers]
+    every = tuple(name for _, names in parts for name in names)
+    made = [node if node.known else replace(node, known=(node.name,)) for node in nodes]
+    for order, at in enumerate(own):
+        known = parts[order][1] if len(own) == len(parts) else every
+        made[at] = replace(nodes[at], known=known)
+    return tuple(made)
+
+
+@contextmanager
+def session(
+    path: Path,
+    made: Any,
+    folder: Path,
+    *,
+    provider: str = "",
+    chain: Sequence[tuple[str, Mapping[str, str]]] = (),
+    disabled: Sequence[str] = (),
+    content: bytes | None = None,
+) -> Iterator[Recording]:
+    """Open a session as `runtimes.onnxruntime.session` does, with the profiler on.
+
+    Args:
+        made: SessionOptions; they already say where the executed graph goes, if anywhere.
+        provider: Execution provider that must hold at least one node; empty for the CPU's own.
+        chain: As there.
+        content: What to load in the place of the file.
+    """
+    ort.keep_beside(made, _BESIDE)
+    made.enable_profiling = True
+    made.profile_file_prefix = str(folder / "trace")
+    opening = ort.session(
+        path, made, provider=provider, chain=chain, disabled=disabled, content=content
+    )
+    with opening as opened:
+        yield _OrtRecording(opened.inner, folder, provider)
+
 
 _Key: TypeAlias = tuple[str, str, int]
 """Name, operator, and the runtime's index within its graph."""
@@ -132,6 +218,10 @@ def read(
     ran = sorted(range(len(summed)), key=lambda i: (not summed[i].calls, first.get(i, len(lines))))
     place = {old: new for new, old in enumerate(ran)}
     made = tuple(summed[i] for i in ran)
+    placed: dict[str, tuple[str, ...]] = {}
+    for node in made:
+        if node.calls:
+            placed[node.provider] = (*placed.get(node.provider, ()), node.name)
     return Recorded(
         nodes=made,
         runs=len(chosen),
@@ -139,7 +229,7 @@ def read(
         run_ns=1e3 * float(np.mean([run.end - run.start for run in chosen])),
         timeline=tuple(replace(one, index=place[one.index]) for one in lines),
         constants=tuple(sorted(executed.constants)) if executed else (),
-        placement=_from_trace(made) if assigned is None else assigned,
+        placement=placed if assigned is None else assigned,
         parallel=parallel,
         graph=executed is not None,
         notes=(_NO_RECORD,) if assigned is None else (),
@@ -258,11 +348,3 @@ def bits(dtype: str) -> int:
         return 8
     digits = "".join(c for c in dtype.split("e")[0] if c.isdigit())
     return int(digits) if digits else 0
-
-
-def _from_trace(nodes: Sequence[Executed]) -> dict[str, tuple[str, ...]]:
-    placed: dict[str, list[str]] = defaultdict(list)
-    for node in nodes:
-        if node.calls:
-            placed[node.provider].append(node.name)
-    return {provider: tuple(names) for provider, names in placed.items()}

@@ -19,8 +19,8 @@ from ortune.core.session import Recording, Session
 from ortune.model.io.protobuf import fixed
 from ortune.runtimes import own_process
 from ortune.runtimes.onnxruntime import compiled
-from ortune.runtimes.onnxruntime import record as ort_record
 from ortune.runtimes.onnxruntime import session as ort
+from ortune.runtimes.onnxruntime import trace as ort_record
 from ortune.runtimes.onnxruntime.providers import plug_in
 from ortune.runtimes.openvino.native import DRIVERS
 

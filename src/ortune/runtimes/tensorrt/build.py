@@ -12,7 +12,6 @@ from typing import Any
 from ortune.core.atomic_write import atomic
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
 from ortune.runtimes.tensorrt import library, profiles
-from ortune.runtimes.tensorrt.cuda import CudaDevice
 from ortune.runtimes.tensorrt.profiles import Profile
 
 _FIX = "leave this backend out with --on cpu"
@@ -51,7 +50,7 @@ def engine(path: Path, options: BuildOptions) -> bytes:
     """
     ranges = profiles.parse(options.profiles)
     trt = library.load()
-    CudaDevice(options.device)
+    library.CudaDevice(options.device)
     log = library.logger(trt)
     builder = trt.Builder(log)
     library.add_plugins(trt, log, builder.get_plugin_registry(), options.plugins)
@@ -59,9 +58,18 @@ def engine(path: Path, options: BuildOptions) -> bytes:
     network = builder.create_network(typed)
     parser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(str(path)):
-        raise BadModel(f"TensorRT does not read {path.name}: {_parsed(parser)}", fix=_FIX)
+        reason = "it does not say why"
+        if parser.num_errors:
+            error = parser.get_error(0)
+            reason = gist(f"node {error.node()}: {error.desc()}")
+        raise BadModel(f"TensorRT does not read {path.name}: {reason}", fix=_FIX)
     config = builder.create_builder_config()
-    _configure(trt, config, options)
+    config.builder_optimization_level = options.level
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    if not options.tf32:  # TensorRT's default is on
+        config.clear_flag(trt.BuilderFlag.TF32)
+    if options.workspace_mb:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_mb << 20)
     _add_profiles(builder, network, config, ranges)
     kept = options.timing_cache
     if kept is not None:
@@ -71,8 +79,11 @@ def engine(path: Path, options: BuildOptions) -> bytes:
     plan = builder.build_serialized_network(network, config)
     if plan is None:
         raise library.refuse(f"TensorRT builds no engine of {path.name}", log, _FIX)
-    if kept is not None:
-        _keep(cache, kept)
+    if (
+        kept is not None and cache is not None
+    ):  # for the next build; a full disk costs time and no more
+        with suppress(OSError, OrtuneError), atomic(kept, durable=False) as draft:
+            draft.write_bytes(bytes(cache.serialize()))
     return bytes(plan)
 
 
@@ -109,38 +120,23 @@ def deserialize(trt: Any, log: Any, plan: bytes, plugins: Sequence[str]) -> Any:
     return found
 
 
-def _parsed(parser: Any) -> str:
-    """Return the parser's first error with the node that it is about."""
-    if not parser.num_errors:
-        return "it does not say why"
-    error = parser.get_error(0)
-    return gist(f"node {error.node()}: {error.desc()}")
-
-
-def _configure(trt: Any, config: Any, options: BuildOptions) -> None:
-    """Set what changes the engine; TF32 is on in TensorRT unless it is switched off."""
-    config.builder_optimization_level = options.level
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-    if not options.tf32:
-        config.clear_flag(trt.BuilderFlag.TF32)
-    if options.workspace_mb:
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_mb << 20)
-
-
 def _add_profiles(builder: Any, network: Any, config: Any, ranges: Sequence[Profile]) -> None:
     """Give the builder every profile; inputs of fixed shape need none.
 
     Raises:
         BadSettings: An open input has no range, or a range is about no input, or contradicts it.
     """
-    every = [network.get_input(at) for at in range(network.num_inputs)]
-    inputs = {one.name: one for one in every}
+    inputs = {one.name: one for one in map(network.get_input, range(network.num_inputs))}
     for name in {name for profile in ranges for name in profile}:
         if name not in inputs:
             raise BadSettings(
                 f"'{name}' is no input of the model", fix=f"its inputs are {', '.join(inputs)}"
             )
-    open_ = [name for name, one in inputs.items() if _open(one)]
+    open_ = [
+        name
+        for name, tensor in inputs.items()
+        if tensor.is_shape_tensor or profiles.OPEN in tensor.shape
+    ]
     for profile in ranges or ({},):
         if lacking := next((name for name in open_ if name not in profile), None):
             shape = "x".join(map(str, inputs[lacking].shape))
@@ -148,29 +144,22 @@ def _add_profiles(builder: Any, network: Any, config: Any, ranges: Sequence[Prof
                 f"input '{lacking}' is of open size ({shape}) and has no range",
                 fix=f'give it one, such as profiles=["{lacking}:1x3..8x3"]',
             )
-        if profile:
-            made = builder.create_optimization_profile()
-            for one in profile.values():
-                _set(made, one)
-            config.add_optimization_profile(made)
-
-
-def _open(tensor: Any) -> bool:
-    return bool(tensor.is_shape_tensor) or profiles.open_sizes(tensor.shape)
-
-
-def _set(profile: Any, given: profiles.ShapeRange) -> None:
-    ends = (given.least, given.best, given.most)
-    name = given.name
-    try:
-        if given.values:
-            profile.set_shape_input(name, *map(list, ends))
-        else:
-            profile.set_shape(name, *ends)
-    except ValueError as error:
-        raise BadSettings(
-            f"profile '{given}': {gist(error)}", fix="give sizes that the model's input takes"
-        ) from None
+        if not profile:
+            continue
+        made = builder.create_optimization_profile()
+        for given in profile.values():
+            ends = (given.least, given.best, given.most)
+            try:
+                if given.values:
+                    made.set_shape_input(given.name, *map(list, ends))
+                else:
+                    made.set_shape(given.name, *ends)
+            except ValueError as error:
+                raise BadSettings(
+                    f"profile '{given}': {gist(error)}",
+                    fix="give sizes that the model's input takes",
+                ) from None
+        config.add_optimization_profile(made)
 
 
 def _start_cache(config: Any, path: Path) -> Any:
@@ -182,9 +171,3 @@ def _start_cache(config: Any, path: Path) -> Any:
     cache = config.create_timing_cache(b"")
     config.set_timing_cache(cache, False)
     return cache
-
-
-def _keep(cache: Any, path: Path) -> None:
-    """Write the cache for the next build; a full disk costs time and no more."""
-    with suppress(OSError, OrtuneError), atomic(path, durable=False) as draft:
-        draft.write_bytes(bytes(cache.serialize()))

@@ -19,7 +19,8 @@ Numbers: TypeAlias = tuple[int, ...]
 
 _RANGE = re.compile(r"(?P<name>.+)(?P<sign>[:=])(?P<ends>[\dx,]+(?:\.\.[\dx,]+){0,2})", re.DOTALL)
 _FIX = 'write profiles=["image:1x3x224x224..8x3x224x224"]: least, most and, if you like, best'
-_OPEN = -1
+OPEN = -1
+"""A size that is left open, as TensorRT writes it."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,12 @@ def _read(text: str) -> ShapeRange:
     if found is None:
         raise BadSettings(f"'{text}' is no optimization profile", fix=_FIX)
     values = found["sign"] == "="
+    comma = "," if values else "x"
     try:
-        ends = [_numbers(part, "," if values else "x") for part in found["ends"].split("..")]
+        ends = [tuple(map(int, part.split(comma))) for part in found["ends"].split("..")]
     except ValueError:
         raise BadSettings(f"'{text}' is no optimization profile", fix=_FIX) from None
-    least, most = ends[0], ends[min(1, len(ends) - 1)]
-    best = ends[-1]
+    least, most, best = ends[0], ends[min(1, len(ends) - 1)], ends[-1]
     ordered = len(least) == len(best) == len(most) and all(
         low <= middle <= high for low, middle, high in zip(least, best, most, strict=True)
     )
@@ -103,10 +104,6 @@ def _read(text: str) -> ShapeRange:
             f"'{text}': the best does not lie between the least and the most", fix=_FIX
         )
     return ShapeRange(found["name"], least, best, most, values)
-
-
-def _numbers(text: str, comma: str) -> Numbers:
-    return tuple(int(part) for part in text.split(comma))
 
 
 def observed(
@@ -134,26 +131,18 @@ def observed(
     return tuple(found)
 
 
-def open_sizes(shape: Iterable[int]) -> bool:
-    """Say whether a shape leaves a size open, as TensorRT writes it."""
-    return _OPEN in shape
-
-
 def trtexec(profiles: Sequence[Profile]) -> tuple[str, ...]:
-    """Return the options by which trtexec builds with the same profiles."""
+    """Return the options by which trtexec builds with the same profiles.
+
+    A name with a colon or a comma is put in quotes.
+    """
     words: list[str] = []
     for at, profile in enumerate(profiles):
         if len(profiles) > 1:
             words.append(f"--profile={at}")
+        names = {name: f"'{name}'" if set(name) & set(":,") else name for name in profile}
         for option, end in (("min", "least"), ("opt", "best"), ("max", "most")):
-            shapes = ",".join(
-                f"{_quoted(one.name)}:{'x'.join(map(str, getattr(one, end)))}"
-                for one in profile.values()
-            )
+            sizes = {name: "x".join(map(str, getattr(one, end))) for name, one in profile.items()}
+            shapes = ",".join(f"{names[name]}:{size}" for name, size in sizes.items())
             words.append(f"--{option}Shapes={shapes}")
     return tuple(words)
-
-
-def _quoted(name: str) -> str:
-    """Return a name as trtexec takes it: in quotes where it has a colon or a comma."""
-    return f"'{name}'" if set(name) & set(":,") else name

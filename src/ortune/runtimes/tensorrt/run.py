@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ortune.core.errors import BadData, BadModel
-from ortune.core.session import Session, Tensors
-from ortune.runtimes.in_process import InProcess
+from ortune.core.session import InProcess, Session, Tensors
 from ortune.runtimes.tensorrt import build, library, profiles
 from ortune.runtimes.tensorrt.build import BuildOptions
-from ortune.runtimes.tensorrt.cuda import CudaDevice
+from ortune.runtimes.tensorrt.library import CudaDevice
 from ortune.runtimes.tensorrt.profiles import Profile, ShapeRange
 
 PROVIDER = "TensorRT"
@@ -144,18 +143,16 @@ def describe(trt: Any, engine: Any) -> Io:
             raise BadModel(f"'{name}' is {kind}, which no array holds", fix="cast it in the model")
         mine = inputs if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT else outputs
         mine[name] = _TYPES[kind]
-    ranges = tuple(
-        {name: _range(engine, name, at) for name in inputs}
-        for at in range(engine.num_optimization_profiles)
-    )
+
+    def shape_range(name: str, at: int) -> ShapeRange:
+        if engine.is_shape_inference_io(name):
+            return ShapeRange(name, (), (), (), values=True)
+        least, best, most = map(tuple, engine.get_tensor_profile_shape(name, at))
+        return ShapeRange(name, least, best, most)
+
+    count = engine.num_optimization_profiles
+    ranges = tuple({name: shape_range(name, at) for name in inputs} for at in range(count))
     return Io(inputs, outputs, ranges)
-
-
-def _range(engine: Any, name: str, at: int) -> ShapeRange:
-    if engine.is_shape_inference_io(name):
-        return ShapeRange(name, (), (), (), values=True)
-    least, best, most = (tuple(one) for one in engine.get_tensor_profile_shape(name, at))
-    return ShapeRange(name, least, best, most)
 
 
 class EngineContext:
@@ -286,7 +283,7 @@ class EngineContext:
         self._grown.clear()
         for name, dtype in self._io.outputs.items():
             shape = tuple(self._context.get_tensor_shape(name))
-            if profiles.open_sizes(shape):
+            if profiles.OPEN in shape:
                 self._context.set_output_allocator(name, self._allocator)
                 continue
             size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortune.core.session import Tensors
-from ortune.runtimes.torch import folder
-from ortune.runtimes.torch.module import ModuleSource, load, tensors
+from ortune.runtimes.torch.module import ModuleSource, is_folder, load, tensors
 
 _INSIDE = 1_500_000_000
 """Bytes of weights up to which they are in the model file: protobuf ends at 2 GB."""
@@ -36,7 +35,7 @@ class Interface:
 
 def exporters(source: str) -> tuple[str, ...]:
     """Return the names of the exporters that a module may be given to."""
-    own = ("transformers",) if folder.is_folder(source) else ()
+    own = ("transformers",) if is_folder(source) else ()
     return (*own, "dynamo", "torchscript")
 
 

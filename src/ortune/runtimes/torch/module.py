@@ -3,14 +3,105 @@
 from __future__ import annotations
 
 import inspect
+import os
+import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ortune.core.errors import BadModel, BadSettings, gist, with_article
+from ortune.core.errors import BackendMissing, BadModel, BadSettings, gist, with_article
+from ortune.core.facts import TensorSpec
 from ortune.core.plugins import user_function
-from ortune.runtimes.torch import checkpoint, folder
+from ortune.core.wording import count
+
+_SHOWN = 4
+"""Keys that an error names."""
+
+
+_LENGTH, _TARGET, _SECOND = 16, 8, 16000
+"""Made-up tokens, tokens of a decoder, and samples of sound."""
+
+
+def is_folder(source: str) -> bool:
+    """Say whether a text names the folder of a transformers model."""
+    return (Path(source) / "config.json").is_file()
+
+
+def load_folder(source: str) -> Any:
+    """Return the model in float32, its weights from the folder alone.
+
+    Raises:
+        BackendMissing: transformers is not installed.
+        BadModel: The folder holds no model that this release of it knows.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise BackendMissing(
+            f"{source} is a folder of transformers, which is not installed",
+            fix="pip install ortune[transformers]",
+        ) from None
+    import torch
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, local_files_only=True)
+        names = getattr(config, "architectures", None) or ["AutoModel"]
+        kind = getattr(transformers, names[0], transformers.AutoModel)
+        if hasattr(config, "use_cache"):
+            config.use_cache = False
+        # Attention as plain operators: what fuses them afterwards knows these.
+        model = kind.from_pretrained(
+            source,
+            config=config,
+            local_files_only=True,
+            dtype=torch.float32,
+            attn_implementation="eager",
+        )
+    except Exception as error:
+        raise BadModel(
+            f"transformers does not load_folder {source}: {gist(user_function.reason(error))}",
+            fix="give a folder that save_pretrained wrote; code of its own is never run",
+        ) from error
+    return model.eval()
+
+
+def folder_inputs(model: Any) -> list[TensorSpec]:
+    """Return what a model of transformers takes, dynamic dimensions by name; empty if unknown."""
+    taken = inspect.signature(model.forward).parameters
+    specs = {spec.name: spec for spec in _known_inputs(model.config)}
+    first = getattr(model, "main_input_name", "")
+    beside = {
+        "input_ids": ("attention_mask", "token_type_ids"),
+        "decoder_input_ids": (),
+    }
+    names = [first, *beside.get(first, ())]
+    if getattr(model.config, "is_encoder_decoder", False):
+        names.append("decoder_input_ids")
+    return [specs[name] for name in names if name in taken and name in specs]
+
+
+def folder_sizes(model: Any) -> dict[str, int]:
+    """Return dynamic dimension -> the size that an example has."""
+    most = getattr(model.config, "max_position_embeddings", None) or _LENGTH
+    return {"batch": 2, "sequence": min(_LENGTH, most), "target": _TARGET, "samples": _SECOND}
+
+
+def _known_inputs(config: Any) -> Iterator[TensorSpec]:
+    words = getattr(config, "vocab_size", None)
+    tokens: tuple[str, ...] = ("batch", "sequence")
+    yield TensorSpec("input_ids", "int64", tokens, words)
+    yield TensorSpec("attention_mask", "int64", tokens)
+    if getattr(config, "type_vocab_size", 0):
+        yield TensorSpec("token_type_ids", "int64", tokens)
+    yield TensorSpec("decoder_input_ids", "int64", ("batch", "target"), words)
+    side = getattr(config, "image_size", None)
+    if side:
+        high, wide = side if isinstance(side, (list, tuple)) else (side, side)
+        channels = getattr(config, "num_channels", 3)
+        yield TensorSpec("pixel_values", "float32", ("batch", channels, high, wide))
+    yield TensorSpec("input_values", "float32", ("batch", "samples"))
+
 
 SCRIPTS = (".pt", ".pth", ".ts", ".jit")
 """Endings of TorchScript."""
@@ -26,7 +117,7 @@ class ModuleSource:
         source: ``pkg.module:factory``, a program of torch.export (.pt2), TorchScript (.pt) or a
             folder of transformers.
         weights: Checkpoint for a factory's module; empty where it brings its own.
-        key: Where the state dict is in the checkpoint; see `checkpoint.read`.
+        key: Where the state dict is in the checkpoint; see `read`.
         prefix: Taken from the front of every name in it.
         unsafe: The checkpoint may run code.
     """
@@ -41,7 +132,7 @@ class ModuleSource:
 def is_source(text: str) -> bool:
     """Say whether a text names a module of PyTorch rather than a model file."""
     program = text.endswith((".pt2", *SCRIPTS))
-    return program or user_function.is_function(text) or folder.is_folder(text)
+    return program or user_function.is_function(text) or is_folder(text)
 
 
 def load(given: ModuleSource) -> tuple[Any, set[str]]:
@@ -66,8 +157,8 @@ def load(given: ModuleSource) -> tuple[Any, set[str]]:
             )
         _fill(module, given)
         return module.eval(), set(inspect.signature(module.forward).parameters)
-    if folder.is_folder(source):
-        module = folder.load(source)
+    if is_folder(source):
+        module = load_folder(source)
         _fill(module, given)
         return module, set(inspect.signature(module.forward).parameters)
     if given.weights:
@@ -80,8 +171,8 @@ def load(given: ModuleSource) -> tuple[Any, set[str]]:
 def _fill(module: Any, given: ModuleSource) -> None:
     if given.weights:
         path = Path(given.weights)
-        state = checkpoint.read(path, given.key, given.prefix, unsafe=given.unsafe)
-        checkpoint.fill(module, path, state)
+        state = read_checkpoint(path, given.key, given.prefix, unsafe=given.unsafe)
+        fill_module(module, path, state)
 
 
 def _file(path: Path) -> tuple[Any, set[str]]:
@@ -120,3 +211,141 @@ def tensors(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (tuple, list)):
         for index, item in enumerate(value):
             yield from tensors(item, f"{name}.{index}" if name else "")
+
+
+def read_checkpoint(
+    path: Path, key: str = "", prefix: str = "", *, unsafe: bool = False
+) -> dict[str, Any]:
+    """Return the tensors of a checkpoint by name.
+
+    Args:
+        path: A .safetensors file, or what torch.save wrote.
+        key: Where the state dict is inside, such as ``ema.model``; without it, the checkpoint
+            itself, or the only mapping of tensors in it.
+        prefix: Taken from the front of every name.
+        unsafe: Unpickle whatever the file asks for: it runs code.
+
+    Raises:
+        BadModel: It cannot be read_checkpoint, or holds more than tensors and `unsafe` is off.
+        BadSettings: There is no such key or prefix, or there are several state dicts.
+    """
+    found = _nested(path, _content(path, unsafe), key)
+    state = {str(name): value for name, value in found.items() if _is_tensor(value)}
+    if not prefix:
+        return state
+    stripped = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+    if not stripped:
+        raise BadSettings(
+            f"no name in {path} begins with '{prefix}'", fix=f"its names are: {_some(state)}"
+        )
+    return stripped
+
+
+def fill_module(module: Any, path: Path, state: Mapping[str, Any]) -> None:
+    """Put a state dict into a module.
+
+    Raises:
+        BadModel: Names or shapes are not the module's.
+    """
+    wanted = set(module.state_dict())
+    missing, more = sorted(wanted - set(state)), sorted(set(state) - wanted)
+    if missing or more:
+        parts = [f"{count(len(missing), 'name')} missing ({_some(missing)})"] * bool(missing)
+        parts += [f"{count(len(more), 'name')} too many ({_some(more)})"] * bool(more)
+        raise BadModel(
+            f"{path} does not fill_module the module: {', '.join(parts)}", fix=_fix(wanted, state)
+        )
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        raise BadModel(
+            f"{path} does not fill_module the module: {gist(user_function.reason(error))}",
+            fix="give the state dict of this very module",
+        ) from error
+
+
+def _fix(wanted: set[str], state: Mapping[str, Any]) -> str:
+    """Say which prefix to strip, where that makes the names the module's."""
+    first = next(iter(sorted(wanted)), "")
+    for name in state:
+        prefix = name.removesuffix(first)
+        if first and prefix != name and {one.removeprefix(prefix) for one in state} >= wanted:
+            return f"--strip-prefix {prefix}"
+    return "give the state dict of this very module, --state-dict-key or --strip-prefix"
+
+
+def _content(path: Path, unsafe: bool) -> Any:
+    import torch
+
+    if not path.is_file():
+        raise BadModel(f"no file {path}", fix="check the path of the weights")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(os.fspath(path))
+        return torch.load(path, map_location="cpu", weights_only=not unsafe)
+    except pickle.UnpicklingError as error:
+        if unsafe or "weights_only" not in str(error).lower():
+            raise _unread(path, error) from error
+        raise BadModel(
+            f"{path} holds more than tensors, and reading that would run code of the file",
+            fix="save the module's state_dict() alone, or give --unsafe-pickle if you trust it",
+        ) from error
+    except Exception as error:
+        raise _unread(path, error) from error
+
+
+def _unread(path: Path, error: Exception) -> BadModel:
+    reason = gist(user_function.reason(error))
+    return BadModel(f"{path} is no checkpoint: {reason}", fix="give what torch.save wrote")
+
+
+def _nested(path: Path, found: Any, key: str) -> Mapping[str, Any]:
+    """Return the state dict that a checkpoint holds."""
+    for part in filter(None, key.split(".")):
+        inner = found.get(part) if isinstance(found, Mapping) else getattr(found, part, None)
+        if inner is None:
+            raise BadSettings(f"{path} has no '{key}'", fix=f"use one of {_keys(found)}")
+        found = inner
+    if hasattr(found, "state_dict"):  # a whole module, which only an unsafe pickle brings
+        found = found.state_dict()
+    if _is_state(found) or found == {}:  # of a module without weights
+        return dict(found)
+    inside = {name: value for name, value in _items(found) if _is_state(value)}
+    if len(inside) == 1:
+        return dict(next(iter(inside.values())))
+    if inside:
+        raise BadSettings(
+            f"{path} holds several state dicts",
+            fix=f"give --state-dict-key, one of {', '.join(inside)}",
+        )
+    raise BadModel(
+        f"{path} holds no state dict", fix=f"give --state-dict-key; it has {_keys(found)}"
+    )
+
+
+def _is_state(value: Any) -> bool:
+    """Whether a mapping has tensors and no mapping of them: counts may lie between."""
+    held = [one for _, one in _items(value)]
+    return any(map(_is_tensor, held)) and not any(isinstance(one, Mapping) for one in held)
+
+
+def _items(value: Any) -> list[tuple[str, Any]]:
+    return [(str(k), v) for k, v in value.items()] if isinstance(value, Mapping) else []
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _keys(found: Any) -> str:
+    return _some([name for name, _ in _items(found)]) or type(found).__name__
+
+
+def _some(names: Any) -> str:
+    known = list(names)
+    more = ["..."] * (len(known) > _SHOWN)
+    return ", ".join([*known[:_SHOWN], *more])

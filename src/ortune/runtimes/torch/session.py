@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel
-from ortune.core.session import Session, Tensors
+from ortune.core.session import InProcess, Session, Tensors
 from ortune.model.io import protobuf
-from ortune.runtimes.in_process import InProcess
 from ortune.runtimes.torch.module import ModuleSource, load, tensors
 
 
@@ -74,22 +73,19 @@ class _Module(InProcess):
 
     def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
         """Run once; outputs under the names of the ONNX file."""
-        given = {name: self._tensor(feeds[name]) for name in self._inputs}
+        given = {}
+        for name in self._inputs:
+            array = feeds[name] if feeds[name].flags.writeable else feeds[name].copy()
+            plain = np.ascontiguousarray(array).reshape(array.shape)
+            given[name] = self._torch.from_numpy(plain)
         with ExitStack() as stack:
             stack.enter_context(self._torch.inference_mode())
             if self._bf16:
                 stack.enter_context(self._torch.autocast("cpu", dtype=self._torch.bfloat16))
             made = self._call(**given) if self._by_name else self._call(*given.values())
-        return {name: self._array(value) for name, value in named(made, self._outputs).items()}
-
-    def _tensor(self, array: NDArray[Any]) -> Any:
-        writable = array if array.flags.writeable else array.copy()
-        return self._torch.from_numpy(np.ascontiguousarray(writable).reshape(array.shape))
-
-    def _array(self, tensor: Any) -> NDArray[Any]:
-        wide = tensor.float() if tensor.dtype == self._torch.bfloat16 else tensor
-        array: NDArray[Any] = wide.numpy()
-        return array
+        values = named(made, self._outputs)
+        wide = {n: v.float() if v.dtype == self._torch.bfloat16 else v for n, v in values.items()}
+        return {name: value.numpy() for name, value in wide.items()}
 
 
 def named(made: Any, names: Sequence[str]) -> dict[str, Any]:

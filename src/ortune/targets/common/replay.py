@@ -20,8 +20,7 @@ from ortune.data.stream import Stream
 from ortune.engine.golden import TOLERANCE_DB, snr_db
 from ortune.measurement.environment import interpreter
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.outputs import outputs
-from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.process import Worker, WorkerFailed, outputs, worker_folder
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
 

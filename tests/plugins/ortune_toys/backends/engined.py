@@ -14,7 +14,7 @@ from ortune.core.backend import Backend
 from ortune.core.session import Session
 from ortune.model.io.protobuf import identity
 from ortune.runtimes.onnxruntime import engine_cache
-from ortune.runtimes.onnxruntime.engine_store import EngineKey
+from ortune.runtimes.onnxruntime.engine_cache import EngineKey
 
 
 @dataclass(frozen=True)

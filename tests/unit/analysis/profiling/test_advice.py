@@ -18,7 +18,7 @@ from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.profile import NO_STEP, Action, Kernel, Profile
 from ortune.core.workload import Workload
-from ortune.measurement.capabilities import capabilities
+from ortune.measurement.process import capabilities
 from ortune.model.analysis.dataflow import Origin
 from ortune.model.analysis.facts import facts
 from ortune.recipe.space import Target, recipes

@@ -28,8 +28,8 @@ from ortune.measurement.timing.profiled import Runs, middle_mean, run_count
 from ortune.model.graph import edit
 from ortune.model.io import names
 from ortune.runtimes.onnxruntime import trace as ort_trace
-from ortune.runtimes.onnxruntime.record import with_parts
 from ortune.runtimes.onnxruntime.session import OrtSession
+from ortune.runtimes.onnxruntime.trace import with_parts
 
 MODEL = """
 <ir_version: 9, opset_import: ["": 17]>

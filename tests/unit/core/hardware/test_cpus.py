@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ortune.core.errors import BadSettings
+from ortune.core.hardware import cpus
 from ortune.core.hardware.cpus import effective_cpus, native, native_types
+from ortune.core.hardware.instances import InstanceGroup, read_device, read_instances, total
+from ortune.load_generation import lanes as lane_threads
 
 
 def fake(tmp_path: Path, files: dict[str, str], cgroup: str) -> tuple[Path, Path]:
@@ -73,3 +79,96 @@ def test_other_systems_have_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_flags_say_what_is_native(flags: str, found: set[str], types: set[str] | None) -> None:
     assert native(flags.split()) == found
     assert native_types(flags.split()) == ({"int8", "bf16", "f16"} if types is None else types)
+
+
+def test_numbers_and_groups() -> None:
+    assert read_instances(3) == read_instances(" 3 ") == (InstanceGroup(3),)
+    groups = read_instances("2@gpu0, 2@gpu1,1@cpu")
+    assert groups == (InstanceGroup(2, "gpu"), InstanceGroup(2, "gpu", 1), InstanceGroup(1, "cpu"))
+    assert total(groups) == 5
+    assert ",".join(map(str, groups)) == "2@gpu0,2@gpu1,1@cpu"
+    assert read_instances("2,1@npu", "gpu7") == (InstanceGroup(2, "gpu", 7), read_device("npu0"))
+
+
+@pytest.mark.parametrize(
+    "given", [0, "0", "-1", "", "two", "1@", "1@GPU0", "2@gpu-0", "1@gpu1000"]
+)
+def test_what_cannot_be_read(given: int | str) -> None:
+    with pytest.raises(BadSettings, match=r"instances=.* cannot be read") as no:
+        read_instances(given)
+    assert "2@gpu0,2@gpu1" in no.value.fix
+
+
+@pytest.mark.parametrize("name", ["tpu", "cpu1", "cuda0"])
+def test_a_device_of_no_known_kind(name: str) -> None:
+    for read in (read_device, lambda text: read_instances(f"1@{text}")):
+        with pytest.raises(BadSettings, match=f"no device is called '{name.rstrip('0')}"):
+            read(name)
+
+
+def task(root: Path, tid: int, waited: int | None) -> None:
+    (root / str(tid)).mkdir()
+    if waited is not None:
+        (root / str(tid) / "schedstat").write_text(f"1000 {waited} 7\n")
+
+
+def test_waits_of_all_threads_add_up(tmp_path: Path) -> None:
+    task(tmp_path, 1, 30)
+    task(tmp_path, 2, 12)
+    assert cpus.waited_ns(tmp_path) == 42
+
+
+def test_a_kernel_without_statistics_is_unknown_and_not_calm(tmp_path: Path) -> None:
+    task(tmp_path, 1, None)
+    assert cpus.waited_ns(tmp_path) == -1
+    assert cpus.waited_ns(tmp_path / "none") == -1
+
+
+def test_a_thread_that_ends_while_it_is_listed_spoils_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task(tmp_path, 1, 30)
+    listed = [tmp_path / "1", tmp_path / "2"]
+    monkeypatch.setattr(Path, "iterdir", lambda self: iter(listed))
+    assert cpus.waited_ns(tmp_path) == 30
+
+
+class Lane:
+    """A lane whose process counts 10 ns of waiting for each of its living threads."""
+
+    def __init__(self, idle: int) -> None:
+        self._idle = idle
+        self.now = 0
+
+    def calls(self, position: int) -> list[Any]:
+        return []
+
+    def clock(self) -> int:
+        return self.now
+
+    def until(self, moment: int) -> None:
+        self.now = moment
+
+    def waited(self) -> int:
+        return 10 * (threading.active_count() - self._idle)
+
+
+def test_what_lanes_waited_is_read_while_their_threads_live() -> None:
+    lanes = [Lane(threading.active_count()) for _ in range(3)]
+    waiting = lane_threads.Waiting(lanes[0])
+    lanes[0].now = 100
+    lane_threads.side_by_side(lanes, lambda lane: None, waiting)
+    assert waiting.share() == pytest.approx(20 / (100 * 3), abs=1e-4)
+
+
+def test_an_error_on_a_lane_is_raised_and_no_thread_is_left() -> None:
+    lanes = [Lane(0) for _ in range(3)]
+    before = threading.active_count()
+
+    def work(lane: Lane) -> None:
+        if lane is lanes[2]:
+            raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        lane_threads.side_by_side(lanes, work)
+    assert threading.active_count() == before

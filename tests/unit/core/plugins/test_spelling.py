@@ -106,11 +106,6 @@ def test_wrong_budgets_say_what_is_wrong(text: str, said: str) -> None:
     assert said in caught.value.what
 
 
-def test_nan_is_never_within_a_budget() -> None:
-    for text in ("cosine>=0.5", "max-error<=10", "top1>=base-1"):
-        assert not Budget.parse(text).admits(float("nan"), 1.0)
-
-
 def test_a_backend_may_say_where_it_runs() -> None:
     text = "cpu, openvino(threads=1) in vino-2026.4,cpu(level=basic)in  old"
     found = spelling.parse_placed(Backend, text)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+from ortune.backends import openvino
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
@@ -22,7 +23,6 @@ from ortune.core.plugins.bounds import Bounds
 from ortune.measurement.environment import interpreter
 from ortune.metrics.function import Function
 from ortune.runtimes.onnxruntime import keys
-from ortune.runtimes.openvino import properties
 
 OWN = [
     name for name in catalog.names(Backend) if catalog.modules("backends")[name][:7] == "ortune."
@@ -187,10 +187,10 @@ def test_no_key_of_the_installed_runtime_that_names_a_place_is_allowed() -> None
 
 def test_no_property_of_the_installed_openvino_that_names_a_place_is_allowed() -> None:
     pytest.importorskip("openvino")
-    reaching = [name for name in properties.writable() if REACHES.search(name)]
+    reaching = [name for name in openvino.writable() if REACHES.search(name)]
     assert {"WEIGHTS_PATH"} <= set(reaching)
     hint = {name for name in reaching if name.startswith(("KEY_CACHE", "VALUE_CACHE", "KV_CACHE"))}
-    assert set(reaching) & set(properties.OPENVINO_PROPERTIES) == hint, "caches of attention"
+    assert set(reaching) & set(openvino.OPENVINO_PROPERTIES) == hint, "caches of attention"
 
 
 def test_session_keys_that_only_compute_are_kept_within_their_bounds() -> None:

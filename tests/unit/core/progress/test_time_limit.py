@@ -10,11 +10,6 @@ from ortune.core.errors import OutOfTime
 from ortune.core.progress import time_limit
 
 
-def test_without_a_limit_there_is_time() -> None:
-    time_limit.check()
-    assert time_limit.left_s() == math.inf
-
-
 def test_inside_there_is_what_was_allowed() -> None:
     with time_limit.at_most(100):
         time_limit.check()

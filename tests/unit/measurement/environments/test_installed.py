@@ -19,11 +19,11 @@ from ortune.cli.main import main
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.measurement import environment as lookup
-from ortune.measurement.capabilities import demand
 from ortune.measurement.environments import installed
 from ortune.measurement.environments.check import check, further, offered
 from ortune.measurement.environments.installed import add, ensured, listed, taken_out
 from ortune.measurement.environments.releases import release
+from ortune.measurement.process import demand
 
 OLD = "onnxruntime==1.24.4"
 

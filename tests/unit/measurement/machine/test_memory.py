@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ortune.backends.cpu import Cpu
+from ortune.core.hardware import memory
 from ortune.measurement.job import WorkerJob
-from ortune.measurement.machine import memory
-from ortune.measurement.worker import workload as usage
+from ortune.measurement.worker import tasks as usage
 from ortune.measurement.worker.workbench import Workbench
 
 
@@ -20,7 +20,7 @@ from ortune.measurement.worker.workbench import Workbench
 def test_the_peak_is_of_this_process_and_not_of_the_one_that_started_it() -> None:
     ballast = bytearray(200 * 2**20)
     ballast[::4096] = b"\1" * len(ballast[::4096])
-    code = "from ortune.measurement.machine.memory import peak_rss; print(peak_rss())"
+    code = "from ortune.core.hardware.memory import peak_rss; print(peak_rss())"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
     assert memory.peak_rss() > 200e6 > 100e6 > int(said) > 5e6
     assert len(ballast)

@@ -22,9 +22,8 @@ import pytest
 from ortune.core.atomic_write import held
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Event, Progress
-from ortune.runtimes.onnxruntime import engine_store
-from ortune.runtimes.onnxruntime.engine_cache import opened, watched
-from ortune.runtimes.onnxruntime.engine_store import EngineKey, estimate, evict
+from ortune.runtimes.onnxruntime import engine_cache
+from ortune.runtimes.onnxruntime.engine_cache import EngineKey, estimate, evict, opened, watched
 
 openvino = pytest.importorskip("openvino")
 
@@ -174,7 +173,7 @@ import os
 from contextlib import contextmanager
 from pathlib import Path
 from ortune.runtimes.onnxruntime.engine_cache import opened
-from ortune.runtimes.onnxruntime.engine_store import EngineKey
+from ortune.runtimes.onnxruntime.engine_cache import EngineKey
 @contextmanager
 def killed(folder):
     (folder / "half.engine").write_bytes(b"half")
@@ -210,7 +209,7 @@ def test_builds_tell_how_long_the_next_takes(tmp_path: Path) -> None:
     for nodes, seconds in ((100, 10.0), (100, 14.0), (100, 11.0), (400, 90.0)):
         key = replace(KEY, nodes=nodes, model=f"{seconds}")
         (tmp_path / key.digest).mkdir()
-        engine_store.keep(tmp_path / key.digest, key, seconds)
+        engine_cache.keep(tmp_path / key.digest, key, seconds)
     assert estimate(tmp_path, replace(KEY, nodes=100)) == 11.0
     assert estimate(tmp_path, replace(KEY, nodes=120)) == pytest.approx(13.2)
     assert estimate(tmp_path, replace(KEY, nodes=300)) == pytest.approx(67.5)

@@ -17,7 +17,7 @@ left = [one.pid for one in psutil.Process().children(recursive=True)]
 told = [name for name in sys.modules if name.startswith("openvino_telemetry")]
 print(json.dumps({{"cpu": "CPU" in found.Core().available_devices, "left": left, "told": told}}))
 """
-OURS = "from ortune.runtimes.openvino import package; found = package.load()"
+OURS = "from ortune.runtimes.openvino import native; found = native.load()"
 
 
 def told(how: str) -> dict[str, object]:

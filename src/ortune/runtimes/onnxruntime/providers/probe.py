@@ -108,7 +108,10 @@ def _cause(log: messages.RuntimeLog) -> str:
 
 def attempt(provider: str, index: str) -> None:
     """Run a tiny model on a provider and print what became of it; the runtime's log is stderr."""
-    answer: dict[str, object] = {"error": "", "driver": _has_driver()}
+    answer: dict[str, object] = {"error": "", "driver": False}
+    for name in _DRIVERS:
+        with suppress(OSError):
+            answer["driver"] = bool(ctypes.CDLL(name))
     try:
         import numpy as np
         import onnxruntime as ort
@@ -124,14 +127,6 @@ def attempt(provider: str, index: str) -> None:
     except Exception as error:
         answer["error"] = messages.gist(str(error).splitlines()[0]) or type(error).__name__
     sys.stdout.write(f"\n{json.dumps(answer)}\n")  # a line of its own: libraries print too
-
-
-def _has_driver() -> bool:
-    for name in _DRIVERS:
-        with suppress(OSError):
-            ctypes.CDLL(name)
-            return True
-    return False
 
 
 @cache

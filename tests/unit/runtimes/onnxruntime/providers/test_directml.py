@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from ortune.backends.directml import Directml
-from ortune.core.errors import BackendMissing, BadSettings
+from ortune.core.errors import BackendMissing
 from ortune.runtimes.onnxruntime import session
 from ortune.runtimes.onnxruntime.providers import directml
 
@@ -62,8 +62,3 @@ def test_opening_it_elsewhere_names_the_provider(tmp_path: Path) -> None:
 def test_it_is_offered_as_unverified_and_never_by_itself() -> None:
     assert Directml().unverified == "never run on a GPU here"
     assert not Directml.automatic
-
-
-def test_a_negative_device_is_refused() -> None:
-    with pytest.raises(BadSettings, match="device=-1"):
-        Directml(device=-1)
