@@ -22,7 +22,23 @@ from ortune.runtimes.onnxruntime import (
 )
 from ortune.runtimes.onnxruntime import custom_ops as op_libraries
 from ortune.runtimes.onnxruntime import trace as ort_record
-from ortune.runtimes.onnxruntime.providers import nvidia, probe
+from ortune.runtimes.onnxruntime.providers import probe
+
+_GRAPH = "enable_cuda_graph"
+_ARENA = {"power-of-two": "kNextPowerOfTwo", "as-requested": "kSameAsRequested"}
+_OWN: Mapping[str, str] = {
+    "device_id": "device",
+    "gpu_mem_limit": "memory_limit",
+    "arena_extend_strategy": "arena_growth",
+    "cudnn_conv_algo_search": "search",
+    "use_tf32": "tf32",
+    _GRAPH: "cuda_graph",
+    "prefer_nhwc": "prefer_nhwc",
+    "fuse_conv_bias": "fuse_conv_bias",
+    "has_user_compute_stream": "nothing: streams are the session's own",
+    "user_compute_stream": "nothing: streams are the session's own",
+}
+"""Options of the CUDA provider that have a field, or none for a reason."""
 
 CUDA_OPTIONS: Mapping[str, stored.FieldRule] = {
     "cudnn_conv1d_pad_to_nc1d": stored.SWITCH,
@@ -96,7 +112,7 @@ class Cuda(Backend):
     def __post_init__(self) -> None:
         object.__setattr__(self, "level", graph_level(self.level))
         checks.agree((self.io_binding or not self.cuda_graph, "cuda_graph", "io_binding=true"))
-        nvidia.cuda(self)
+        self.provider_options()
 
     @property
     def runs_on(self) -> Kind:
@@ -127,7 +143,7 @@ class Cuda(Backend):
         found = probe.probed(self.provider, self.device)
         if found.state != "works":
             return f"{found.reason}; {found.fix}"
-        nvidia.demand(self.provider, nvidia.cuda(self))
+        probe.demand(self.provider, self.provider_options())
         if self.custom_ops:
             op_libraries.demand(self.custom_ops)
         return None
@@ -179,7 +195,7 @@ class Cuda(Backend):
             device="cuda",
             index=self.device,
             io_binding=self.io_binding,
-            graph=nvidia.CUDA_GRAPH if self.cuda_graph else "",
+            graph=_GRAPH if self.cuda_graph else "",
             verbose=verbose,
         )
         with opening as opened:
@@ -211,7 +227,28 @@ class Cuda(Backend):
             pass
 
     def _chain(self) -> list[device_session.Provider]:
-        return [(self.provider, nvidia.cuda(self))]
+        return [(self.provider, self.provider_options())]
+
+    def provider_options(self) -> dict[str, str]:
+        """Return the options of the provider, by onnxruntime's page "CUDA Execution Provider".
+
+        Every default that matters is written out; the runtime's own is TF32 on.
+
+        Raises:
+            BadSettings: A free option is wrong.
+        """
+        made = {
+            "device_id": str(self.device),
+            "arena_extend_strategy": _ARENA[self.arena_growth],
+            "cudnn_conv_algo_search": self.search.upper(),
+            "use_tf32": str(int(self.tf32)),
+            _GRAPH: str(int(self.cuda_graph)),
+            "prefer_nhwc": str(int(self.prefer_nhwc)),
+            "fuse_conv_bias": str(int(self.fuse_conv_bias)),
+        }
+        if self.memory_limit:
+            made["gpu_mem_limit"] = str(self.memory_limit << 20)
+        return made | checks.pairs(self.config, _OWN)
 
     def _options(self, verbose: bool, save_to: Path | None = None) -> Any:
         made = session.options(

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
+
+from numpy.typing import NDArray
 
 from ortune.core.backend import Backend, GraphLevel, Kind, graph_level
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.facts import Facts
 from ortune.core.plugins.bounds import Bounds
-from ortune.core.session import Session
+from ortune.core.session import Session, Tensors
 from ortune.runtimes.onnxruntime import checks, session
-from ortune.runtimes.onnxruntime.providers import directml
+
+ELSEWHERE = "DirectML is a part of Windows; use --on cpu, or cuda, here"
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class Directml(Backend):
         graph_fusion: Compile parts of the graph as one.
     """
 
-    provider: ClassVar[str] = directml.PROVIDER
+    provider: ClassVar[str] = "DmlExecutionProvider"
     automatic: ClassVar[bool] = False
     domains: ClassVar[frozenset[str]] = frozenset({"com.microsoft"})
 
@@ -62,11 +66,15 @@ class Directml(Backend):
 
     def missing(self) -> str | None:
         """Return that it is for Windows, or what to install there."""
-        return directml.missing(platform.system())
+        if platform.system() != "Windows":
+            return ELSEWHERE
+        if self.provider not in session.providers():
+            return "pip uninstall -y onnxruntime && pip install onnxruntime-directml"
+        return None
 
     def state(self, missing: str | None) -> State:
         """That this is no Windows is a device that is not there, whatever is installed."""
-        return "no device" if missing == directml.ELSEWHERE else super().state(missing)
+        return "no device" if missing == ELSEWHERE else super().state(missing)
 
     def coordinates(
         self, facts: Facts, capabilities: Capabilities
@@ -77,17 +85,50 @@ class Directml(Backend):
             "metacommands": [replace(self, metacommands=not self.metacommands)],
         }
 
-    def configuration(self) -> directml.Configuration:
-        """Return what onnxruntime is told: session keys and the provider's options."""
-        return directml.configuration(
-            self.device, metacommands=self.metacommands, graph_fusion=self.graph_fusion
-        )
+    def provider_options(self) -> dict[str, str]:
+        """Return the provider's options; only what is not the default.
 
-    def open(self, path: Path, *, verbose: bool = False) -> AbstractContextManager[Session]:
+        With a device, performance preference and filter are ignored (onnxruntime
+        dml_provider_factory.cc, CreateFromProviderOptions), so none is given.
+        """
+        options = {"device_id": str(self.device)}
+        return options if self.metacommands else {**options, "disable_metacommands": "true"}
+
+    def prepare(self, made: Any) -> None:
+        """Set a session's options as DirectML demands.
+
+        Memory patterns and parallel execution are not supported by the provider (its
+        documentation, Configuration options). Graph capture is left out: it needs bound inputs and
+        outputs, and without them a second run answers with what the first left.
+        """
+        import onnxruntime
+
+        made.enable_mem_pattern = False
+        made.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        if not self.graph_fusion:
+            made.add_session_config_entry("ep.dml.disable_graph_fusion", "1")
+
+    @contextmanager
+    def open(self, path: Path, *, verbose: bool = False) -> Iterator[Session]:
         """Open a session of which DirectML takes a part.
 
         Raises:
             BackendMissing: This is no Windows, or DirectML took no node.
         """
         made = session.options(self.threads, self.level, verbose=verbose)
-        return directml.session(path, made, self.configuration())
+        self.prepare(made)
+        chain = [(self.provider, self.provider_options())]
+        with session.session(path, made, provider=self.provider, chain=chain) as opened:
+            yield _OneAtATime(opened.inner)
+
+
+class _OneAtATime(session.OrtSession):
+    """A session that may not run in two threads at once (DirectML's documentation)."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._turn = threading.Lock()
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        with self._turn:
+            return super().run(feeds)

@@ -15,6 +15,7 @@ from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.hardware import gpu
+from ortune.core.outputs import caches
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Recording, Session
@@ -29,8 +30,29 @@ from ortune.runtimes.onnxruntime import (
 )
 from ortune.runtimes.onnxruntime import trace as ort_record
 from ortune.runtimes.onnxruntime.engine_cache import EngineKey
-from ortune.runtimes.onnxruntime.providers import nvidia, probe
+from ortune.runtimes.onnxruntime.providers import probe
 from ortune.runtimes.tensorrt import profiles
+
+_GRAPH = "trt_cuda_graph_enable"
+_OWN: Mapping[str, str] = {
+    "device_id": "device",
+    "trt_fp16_enable": "precision=fp16",
+    "trt_bf16_enable": "precision=bf16",
+    "trt_int8_enable": "nothing: int8 comes by Q/DQ pairs in the model",
+    "trt_max_workspace_size": "workspace",
+    "trt_profile_min_shapes": "profiles",
+    "trt_profile_max_shapes": "profiles",
+    "trt_profile_opt_shapes": "profiles",
+    "trt_timing_cache_enable": "timing_cache",
+    "trt_timing_cache_path": "timing_cache",
+    "trt_engine_cache_enable": "cache",
+    "trt_engine_cache_path": "cache",
+    "trt_engine_cache_prefix": "cache",
+    "trt_builder_optimization_level": "builder_level",
+    "trt_build_heuristics_enable": "heuristics",
+    _GRAPH: "cuda_graph",
+}
+"""Options of the TensorRT provider that have a field, or none for a reason."""
 
 TENSORRT_OPTIONS: Mapping[str, stored.FieldRule] = {
     "trt_auxiliary_streams": stored.integer(-1, 64),
@@ -133,7 +155,7 @@ class Tensorrt(Backend):
         found = probe.probed(self.provider, self.device)
         if found.state != "works":
             return f"{found.reason}; {found.fix}"
-        nvidia.demand(self.provider, self.provider_options("."))
+        probe.demand(self.provider, self.provider_options("."))
         return None
 
     def state(self, missing: str | None) -> State:
@@ -202,7 +224,7 @@ class Tensorrt(Backend):
                 device="cuda",
                 index=self.device,
                 io_binding=self.io_binding,
-                graph=nvidia.TENSORRT_GRAPH if self.cuda_graph else "",
+                graph=_GRAPH if self.cuda_graph else "",
                 verbose=verbose,
             )
 
@@ -248,18 +270,42 @@ class Tensorrt(Backend):
     def _chain(self, cache: str) -> list[device_session.Provider]:
         """TensorRT, then CUDA; onnxruntime adds the CPU."""
         own = self.provider_options(cache)
-        return [(self.provider, own), (Cuda.provider, nvidia.cuda(Cuda(device=self.device)))]
+        return [(self.provider, own), (Cuda.provider, Cuda(device=self.device).provider_options())]
 
     def provider_options(self, cache: str) -> dict[str, str]:
-        """Return the options of the provider.
+        """Return the options of the provider, by onnxruntime's "TensorRT Execution Provider".
+
+        Without a flag of precision the network is strongly typed: every layer computes in the type
+        that the graph gives it (tensorrt_execution_provider.cc, ``kSTRONGLY_TYPED``).
 
         Args:
-            cache: Folder of its engines; empty to keep none.
+            cache: Folder of its engines; empty to keep none. The times of tactics are kept for all
+                models together: TensorRT itself leaves those of another device or release out.
 
         Raises:
             BadSettings: A profile or a free option is wrong.
         """
-        return nvidia.tensorrt(self, _shapes(self.profiles), cache)
+        home = caches()
+        timings = home / "tensorrt-timings" if home and self.timing_cache else None
+        cache = cache if self.cache else ""
+        made = {
+            "device_id": str(self.device),
+            "trt_fp16_enable": str(int(self.precision == "fp16")),
+            "trt_bf16_enable": str(int(self.precision == "bf16")),
+            "trt_builder_optimization_level": str(self.builder_level),
+            "trt_build_heuristics_enable": str(int(self.heuristics)),
+            "trt_engine_cache_enable": str(int(bool(cache))),
+            "trt_timing_cache_enable": str(int(timings is not None)),
+            _GRAPH: str(int(self.cuda_graph)),
+            **_shapes(self.profiles),
+        }
+        if self.workspace:
+            made["trt_max_workspace_size"] = str(self.workspace << 20)
+        if cache:
+            made["trt_engine_cache_path"] = cache
+        if timings:
+            made["trt_timing_cache_path"] = str(timings)
+        return made | checks.pairs(self.config, _OWN)
 
     def _options(self, verbose: bool, level: str = "all") -> Any:
         made = session.options(self.threads, level, verbose=verbose)

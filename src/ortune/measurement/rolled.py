@@ -120,29 +120,22 @@ class Sequenced:
         key = codec.digest([read.digests, sequences, how, self.digest, str(self.backend)])
         path = out / "feeds.stream"
         if not _kept(self.earlier, key, path):
-            self._roll(read, sequences, how, path, sink)
+            job = lone(self.model, self.backend, read.stream, self.work, "roll")
+            limit_s = _TIMEOUT_S + _RUN_S * read.count
+            try:
+                with Worker(job, timeout_s=limit_s, sink=sink) as worker:
+                    worker.ask("load")
+                    worker.ask("roll", out=str(path.resolve()), sequences=sequences, how=how)
+            except WorkerFailed as error:
+                fix = (
+                    error.failure.fix or "check the model and the data; `ortune inspect` shows it"
+                )
+                raise BadData(
+                    f"states cannot be rolled: {error.failure.reason}", fix=fix
+                ) from None
         shutil.rmtree(out / "given")
         atomic_write.write_text(out / _KEY, json.dumps({"key": key}) + "\n")
         return _feeds(read, sequences, how, path, self.digest)
-
-    def _roll(
-        self,
-        read: Feeds,
-        sequences: Sequence[Sequence[int]],
-        how: Rolling,
-        path: Path,
-        sink: Sink,
-    ) -> None:
-        job = lone(self.model, self.backend, read.stream, self.work, "roll")
-        try:
-            with Worker(job, timeout_s=_TIMEOUT_S + _RUN_S * read.count, sink=sink) as worker:
-                worker.ask("load")
-                worker.ask("roll", out=str(path.resolve()), sequences=sequences, how=how)
-        except WorkerFailed as error:
-            raise BadData(
-                f"states cannot be rolled: {error.failure.reason}",
-                fix=error.failure.fix or "check the model and the data; `ortune inspect` shows it",
-            ) from None
 
 
 def _kept(earlier: Path | None, key: str, path: Path) -> bool:

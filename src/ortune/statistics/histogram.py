@@ -84,7 +84,9 @@ class Histogram:
         span = self.width * self.counts.size
         kind: Any = np.float32 if values.itemsize <= 4 and NARROW < span < WIDE else np.float64
         start, per_bin = kind(self.start), kind(1 / self.width)
-        every = _every(values.size)
+        every = ceil(values.size / MOST)  # the first of so many neighbours is counted
+        while gcd(every, values.size) > 1:  # so that rows and channels are met at all places
+            every += 1
         counted = values.ravel()[::every]
         for at in range(0, counted.size, BLOCK):
             block = counted[at : at + BLOCK].astype(kind)
@@ -152,17 +154,6 @@ class Binned(Observer):
         below, above = self.kept(found)
         low, high = below * found.width, above * found.width
         return Range(max(outer.low, 0.0 - low), min(outer.high, high))
-
-
-def _every(size: int) -> int:
-    """Return which of so many values are counted: every first, or one in several.
-
-    The step shares no divisor with the size, so that rows and channels are met at all places.
-    """
-    step = ceil(size / MOST)
-    while gcd(step, size) > 1:
-        step += 1
-    return step
 
 
 def folded(counts: NDArray[np.int64], zero: int) -> NDArray[np.int64]:

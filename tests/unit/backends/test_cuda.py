@@ -16,7 +16,7 @@ from ortune.backends.cuda import Cuda
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadSettings
 from ortune.core.facts import Facts, TensorSpec
-from ortune.runtimes.onnxruntime.providers import nvidia, probe
+from ortune.runtimes.onnxruntime.providers import probe
 from ortune.samples import digit_cnn
 from ortune.workloads.latency import Latency
 
@@ -66,7 +66,7 @@ def facts(ops: Mapping[str, int], dynamic: tuple[str, ...] = ()) -> Facts:
 
 
 def test_every_option_that_matters_is_written_out() -> None:
-    made = nvidia.cuda(Cuda(device=1, memory_limit=512, search="heuristic"))
+    made = Cuda(device=1, memory_limit=512, search="heuristic").provider_options()
     assert made == {
         "device_id": "1",
         "gpu_mem_limit": str(512 << 20),
@@ -81,7 +81,7 @@ def test_every_option_that_matters_is_written_out() -> None:
 
 def test_tf32_is_off_unless_asked_and_lossy() -> None:
     assert not Cuda().lossy and Cuda(tf32=True).lossy and Cuda(config=("sdpa_kernel=1",)).lossy
-    assert nvidia.cuda(Cuda(tf32=True))["use_tf32"] == "1"
+    assert Cuda(tf32=True).provider_options()["use_tf32"] == "1"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from ortune.backends.cuda import Cuda
 from ortune.backends.tensorrt import Tensorrt
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadSettings
-from ortune.runtimes.onnxruntime.providers import nvidia
 from ortune.samples import digit_cnn
 from ortune.workloads.latency import Latency
 
@@ -21,20 +20,20 @@ MODEL = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 
 
 def test_the_graphs_own_precision_sets_no_flag() -> None:
-    made = nvidia.tensorrt(Tensorrt(), {}, "/cache")
+    made = Tensorrt().provider_options("/cache")
     assert made["trt_fp16_enable"] == made["trt_bf16_enable"] == "0"
     assert "trt_int8_enable" not in made, "int8 comes by Q/DQ pairs"
     assert made["trt_engine_cache_path"] == "/cache"
     assert made["trt_timing_cache_path"].endswith("tensorrt-timings"), "all models' together"
-    assert nvidia.tensorrt(Tensorrt(precision="bf16"), {}, "")["trt_bf16_enable"] == "1"
+    assert Tensorrt(precision="bf16").provider_options("")["trt_bf16_enable"] == "1"
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
-    made = nvidia.tensorrt(Tensorrt(), {}, "")
+    made = Tensorrt().provider_options("")
     assert made["trt_engine_cache_enable"] == "0"
-    made = nvidia.tensorrt(Tensorrt(timing_cache=False), {}, "")
+    made = Tensorrt(timing_cache=False).provider_options("")
     assert made["trt_timing_cache_enable"] == "0" and "trt_timing_cache_path" not in made
-    made = nvidia.tensorrt(Tensorrt(cache=False), {}, "/cache")
+    made = Tensorrt(cache=False).provider_options("/cache")
     assert made["trt_engine_cache_enable"] == "0" and "trt_engine_cache_path" not in made
 
 

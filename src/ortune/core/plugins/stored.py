@@ -185,9 +185,7 @@ def demand(data: object, where: str, *, fix: str = DISTRUST, signed: bool = Fals
             raise BadSettings(f"{where}: {why}", fix=fix)
 
 
-def demand_fields(
-    data: Mapping[str, Any], kind: type[Any], where: str, *, fix: str = DISTRUST
-) -> None:
+def demand_fields(data: Mapping[str, Any], kind: type[Any], where: str) -> None:
     """Refuse plain data that set a dataclass's fields as a file may not.
 
     Raises:
@@ -198,9 +196,9 @@ def demand_fields(
         rule = allowed.get(name)
         if rule is None:
             known = ", ".join(allowed)
-            raise BadSettings(f"{where}: '{_cut(name)}' is none of {known}", fix=fix)
+            raise BadSettings(f"{where}: '{_cut(name)}' is none of {known}", fix=DISTRUST)
         if why := _fault(rule, value):
-            raise BadSettings(f"{where}: {name}: {why}", fix=fix)
+            raise BadSettings(f"{where}: {name}: {why}", fix=DISTRUST)
 
 
 def code(data: object) -> tuple[str, ...]:

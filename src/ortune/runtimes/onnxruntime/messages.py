@@ -91,11 +91,6 @@ class RuntimeLog:
         return [line for line in self.lines if not explained(line)]
 
     @property
-    def explained(self) -> list[str]:
-        """One line for every kind of harmless message that was seen."""
-        return list(dict.fromkeys(why for line in self.lines if (why := explained(line))))
-
-    @property
     def reason(self) -> str:
         """The first real line, which names the cause; empty where there is none."""
         return next(iter(self.real), "")

@@ -9,15 +9,16 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from ortune.core.capabilities import State
+from ortune.core.errors import BadSettings
 from ortune.runtimes import own_process
-from ortune.runtimes.onnxruntime import messages, session
+from ortune.runtimes.onnxruntime import keys, messages, session
 
 CUDA = "CUDAExecutionProvider"
 TENSORRT = "TensorrtExecutionProvider"
@@ -155,3 +156,18 @@ def _tensorrt() -> list[Path]:
     found = [path for place in places for path in Path(place).glob(ending)]
     names = ("nvinfer.", "nvinfer_10", "nvinfer_plugin", "nvonnxparser")
     return [path for name in names for path in sorted(found) if name in path.name]
+
+
+def demand(provider: str, names: Iterable[str]) -> None:
+    """Refuse options that a provider of the installed onnxruntime does not know.
+
+    Raises:
+        BadSettings: One is not written in its library.
+    """
+    word = {CUDA: "providers_cuda", TENSORRT: "providers_tensorrt"}[provider]
+    found = [library for library in keys.libraries() if word in library.name]
+    for name in names:
+        if found and not any(keys.written(library, name) for library in found):
+            raise BadSettings(
+                f"{provider} has no option '{name}'", fix="look its name up, or leave it out"
+            )
