@@ -72,7 +72,7 @@ def test_an_affinity_gives_each_worker_a_cpu_that_may_be_used() -> None:
     usable = (3, 5, 7)
     assert checks.affinity_of_workers(3, usable) == "6;8"
     assert checks.parse_affinity("6;7-8") == [{5}, {6, 7}]
-    assert checks.affinity_of_workers(4, usable) == checks.workers(1, usable) == ""
+    assert checks.affinity_of_workers(4, usable) == checks.affinity_of_workers(1, usable) == ""
 
 
 def test_without_a_library_the_answer_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
