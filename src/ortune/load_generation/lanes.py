@@ -5,10 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from threading import BrokenBarrierError
-from typing import TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeVar
 
 from ortune.core.workload import Lane, Span
 
@@ -27,6 +24,8 @@ def arrival_times(
         seed: Equal seeds give equal schedules.
         poisson: Independent callers, whose gaps are exponential; else the gaps are equal.
     """
+    import numpy as np
+
     gaps = np.random.default_rng(seed).exponential(size=count) if poisson else np.ones(count)
     return np.cumsum(gaps) * 1e9 / rate
 
@@ -51,6 +50,8 @@ _ENOUGH = 10
 
 def percentile(ns: Sequence[int], p: float) -> float | None:
     """Return a percentile; None for a tail that fewer than 10 samples lie in, or of nothing."""
+    import numpy as np
+
     beyond = round(len(ns) * min(p, 100 - p) / 100, 6)
     if not len(ns) or (p != 50 and beyond < _ENOUGH):
         return None
@@ -67,6 +68,10 @@ def size(shape: str) -> tuple[list[int], str]:
     digits = "".join(c if c.isdigit() else " " for c in shape)
     return [int(number) for number in digits.split()], shape
 
+
+if TYPE_CHECKING:  # requests, which name a workload, are read without NumPy
+    import numpy as np
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 
