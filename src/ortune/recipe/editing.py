@@ -24,8 +24,7 @@ from ortune.core.observer import Probe, Range, Ranges
 from ortune.core.session import Tensors
 from ortune.core.step import Edit, Quantizer, Recipe, Step, Transform
 from ortune.data.stream import Stream, write
-from ortune.measurement.outputs import outputs
-from ortune.measurement.process import WorkerFailed
+from ortune.measurement.process import WorkerFailed, outputs
 from ortune.metrics.snr import Snr
 from ortune.model.analysis.facts import weight_bytes
 from ortune.model.graph import edit, spec

@@ -28,7 +28,7 @@ from ortune.core.wording import count
 from ortune.core.workload import Workload
 from ortune.experiment.context import Context
 from ortune.experiment.ledger import read_header, read_study, write_header
-from ortune.measurement.capabilities import capabilities
+from ortune.measurement.process import capabilities
 from ortune.search.expectation.features import chosen, latency_features
 from ortune.search.expectation.priors import model_kind
 from ortune.search.expectation.surrogate import Features
