@@ -23,8 +23,7 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.step import Edit, Quantizer, Recipe, Stage, Step, Transform
 from ortune.data import augment, given
 from ortune.data.feeds import Feeds
-from ortune.measurement.offline import optimize_offline
-from ortune.measurement.process import WorkerFailed, ask_once, lone
+from ortune.measurement.process import WorkerFailed, ask_once, lone, optimize_offline
 from ortune.measurement.rolled import Sequenced
 from ortune.model.analysis.facts import facts
 from ortune.model.analysis.saturation import saturable

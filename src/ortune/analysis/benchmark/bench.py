@@ -40,10 +40,10 @@ from ortune.core.trial import Interval
 from ortune.core.workload import Workload
 from ortune.data import given, sources, stream
 from ortune.engine import archive
-from ortune.measurement.capabilities import demand
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import energy
 from ortune.measurement.machine.noise import Advice
+from ortune.measurement.process import demand
 from ortune.measurement.timing import stats
 from ortune.model.analysis import facts as model_facts
 from ortune.model.io import file

@@ -19,12 +19,11 @@ from ortune.core.event import Progress, Sink, silent
 from ortune.core.result import TableResult
 from ortune.core.trial import Burst, Interval, Pair
 from ortune.core.workload import Span, Workload
-from ortune.load_generation.summaries import percentile
-from ortune.measurement.capabilities import capabilities
+from ortune.load_generation.lanes import percentile
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.machine.noise import Advice
-from ortune.measurement.process import PROGRAM, Worker, WorkerFailed, lone
+from ortune.measurement.process import PROGRAM, Worker, WorkerFailed, capabilities, lone
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.turns import Warmed, blocks, burst, pace, ready, warm
 from ortune.model.io import file

@@ -27,8 +27,7 @@ from ortune.core.request import verb
 from ortune.core.result import Result
 from ortune.data import feeds, stream
 from ortune.data.sources import Source
-from ortune.measurement.outputs import outputs
-from ortune.measurement.process import WorkerFailed, ask_once, lone
+from ortune.measurement.process import WorkerFailed, ask_once, lone, outputs
 from ortune.model.analysis.facts import weight_bytes
 from ortune.model.graph import spec
 from ortune.model.io import file
