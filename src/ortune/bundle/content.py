@@ -243,7 +243,8 @@ class _Files:
         """
         key = (label, file.digest(path))
         if key not in self._models:
-            parts = _external(path)
+            places = [Path(text) for text in file.load(path).graph.meta[SOURCES]]
+            parts = {one.relative_to(path.parent).as_posix(): one for one in places if one != path}
             home = f"{folder}/{label}" if parts else folder
             self._models[key] = self.add(f"{home}/{label}.onnx", path)
             for place, data in parts.items():
@@ -272,12 +273,6 @@ class _Files:
         if member in self.held:
             raise OrtuneError(f"two libraries are called '{path.name}'", fix="rename one of them")
         return self.add(member, path)
-
-
-def _external(path: Path) -> dict[str, Path]:
-    """Return the files of a model's external data, by location."""
-    places = [Path(text) for text in file.load(path).graph.meta[SOURCES]]
-    return {one.relative_to(path.parent).as_posix(): one for one in places if one != path}
 
 
 _HALVES = ("float16", "bfloat16")

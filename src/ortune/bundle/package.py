@@ -84,7 +84,8 @@ def package(
         raise BackendMissing(f"a package for {chosen.name()} cannot be made here", fix=fix)
     passed: list[PassedOver] = []
     for bundle in bundles:
-        _demand_outside(bundle, path)
+        if bundle.resolve().is_relative_to(path.resolve()):
+            raise OrtuneError(f"{bundle} lies in {path}", fix="write the package elsewhere")
         with unpacked(bundle, custom_ops=custom_ops) as held:
             for plan in held.manifest.plans:
                 try:
@@ -94,7 +95,24 @@ def package(
                 else:
                     why = chosen.refuses(source)
                 if not why:
-                    return _written(source, path, chosen, tuple(passed))
+                    # Write, run again and judge; after a failure nothing is left.
+                    with atomic(path) as draft:
+                        with reported(path):
+                            draft.mkdir()
+                            lines = tuple(chosen.write(source, draft))
+                            _contents(source, draft, chosen)
+                        replay = chosen.replay(source, draft) if chosen.replayed else None
+                        if replay is not None:
+                            _judge(replay, chosen)
+                    return Packaged(
+                        path,
+                        str(chosen),
+                        source.plan,
+                        tuple(passed),
+                        lines,
+                        replay,
+                        chosen.unrun(replay),
+                    )
                 passed.append(PassedOver(plan.plan, why))
     reasons = "; ".join(f"{one.plan}: {one.why}" for one in passed[:3])
     raise OrtuneError(
@@ -102,16 +120,6 @@ def package(
         fix="choose another target, or optimize for what this one can run; of a run all "
         "confirmed plans are tried, of a bundle those that it holds",
     )
-
-
-def _demand_outside(bundle: Path, path: Path) -> None:
-    """Refuse to replace a folder that the bundle itself lies in.
-
-    Raises:
-        OrtuneError: It does.
-    """
-    if bundle.resolve().is_relative_to(path.resolve()):
-        raise OrtuneError(f"{bundle} lies in {path}", fix="write the package elsewhere")
 
 
 def _free(path: Path, force: bool) -> Path:
@@ -136,21 +144,6 @@ def _free(path: Path, force: bool) -> Path:
             fix="give another name, or remove it yourself",
         )
     return path
-
-
-def _written(
-    source: Source, path: Path, target: Target, passed: tuple[PassedOver, ...]
-) -> Packaged:
-    """Write, run again and judge; after a failure nothing is left."""
-    with atomic(path) as draft:
-        with reported(path):
-            draft.mkdir()
-            lines = tuple(target.write(source, draft))
-            _contents(source, draft, target)
-        replay = target.replay(source, draft) if target.replayed else None
-        if replay is not None:
-            _judge(replay, target)
-    return Packaged(path, str(target), source.plan, passed, lines, replay, target.unrun(replay))
 
 
 def _judge(replay: Replay, target: Target) -> None:

@@ -232,7 +232,8 @@ class Batcher:
         try:
             return await future
         except asyncio.CancelledError:
-            self._drop(request, key)
+            with self._changed:
+                self._cancelled += self._waiting.drop(request, key)
             raise
 
     def _add(self, request: QueuedRequest, form: Hashable) -> None:
@@ -249,11 +250,6 @@ class Batcher:
                 self._start()
             self._waiting.add(request, form)
             self._changed.notify()
-
-    def _drop(self, request: QueuedRequest, form: Hashable) -> None:
-        """Forget a request that nobody waits for any more, if it was not taken yet."""
-        with self._changed:
-            self._cancelled += self._waiting.drop(request, form)
 
     @property
     def statistics(self) -> Statistics:
@@ -289,7 +285,18 @@ class Batcher:
             end = perf_counter_ns()
             rows = sum(one.rows for one in batch)
             self._count(batch, answers, rows, start, end)
-            _deliver(batch, answers, rows, start, end)
+            # Wake every event loop once, however many of its requests are answered.
+            loops: dict[asyncio.AbstractEventLoop, list[_Settled]] = {}
+            for request, answer in zip(batch, answers, strict=True):
+                whole: Answered | Exception = (
+                    answer
+                    if isinstance(answer, Exception)
+                    else Answered(answer, request.queued_ns, start, end, rows)
+                )
+                loops.setdefault(request.future.get_loop(), []).append((request.future, whole))
+            for loop, pairs in loops.items():
+                with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                    loop.call_soon_threadsafe(_settle, pairs)
         return bool(batch)
 
     def _take(self) -> list[QueuedRequest]:
@@ -337,23 +344,6 @@ class Batcher:
                 before.compute_ns + end - start,
             )
             self._failed += sum(isinstance(one, Exception) for one in answers)
-
-
-def _deliver(
-    batch: Sequence[QueuedRequest], answers: Sequence[Answer], rows: int, start: int, end: int
-) -> None:
-    """Wake every event loop once, however many of its requests are answered."""
-    loops: dict[asyncio.AbstractEventLoop, list[_Settled]] = {}
-    for request, answer in zip(batch, answers, strict=True):
-        whole: Answered | Exception = (
-            answer
-            if isinstance(answer, Exception)
-            else Answered(answer, request.queued_ns, start, end, rows)
-        )
-        loops.setdefault(request.future.get_loop(), []).append((request.future, whole))
-    for loop, pairs in loops.items():
-        with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle, pairs)
 
 
 def _settle(pairs: Sequence[_Settled]) -> None:

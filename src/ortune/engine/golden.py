@@ -140,7 +140,10 @@ def foreign(verified: Arithmetic, here: Mapping[str, str]) -> Iterator[str]:
         return
     if sets[0] in _UNKNOWN:
         return
-    there, now = (_architecture(text) for text in (verified.system, here.get("system", "")))
+    there, now = (
+        (text.split()[-1].lower() if text else "")
+        for text in (verified.system, here.get("system", ""))
+    )
     if verified.integers and there != now:
         yield (
             f"its {wording.count(verified.integers, 'integer layer')} verified on "
@@ -183,7 +186,3 @@ def _integers(verified: Arithmetic, *, had: bool, has: bool) -> Iterator[str]:
             f"{layers} may have saturated on the CPU they were verified on, which has no VNNI, "
             "and do not here: answers may differ from the verified ones, for the better"
         )
-
-
-def _architecture(system: str) -> str:
-    return system.split()[-1].lower() if system else ""

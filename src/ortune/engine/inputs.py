@@ -68,7 +68,17 @@ def check(given: Mapping[str, Any], inputs: Mapping[str, Wanted], model: str) ->
         _names(given, inputs, model)
     for name, value in given.items():
         if not inputs[name].takes(value):
-            _value(name, value, inputs[name])
+            expected = inputs[name]
+            got = (
+                f"{value.dtype}{list(value.shape)}"
+                if isinstance(value, np.ndarray)
+                else with_article(type(value).__name__)
+            )
+            spec = expected.spec
+            raise BadData(
+                f"input '{name}': Got {got}, expected {spec.dtype}{_dims(spec)}",
+                fix=_fix(value, expected),
+            )
 
 
 def _names(given: Mapping[str, Any], inputs: Mapping[str, Wanted], model: str) -> NoReturn:
@@ -80,19 +90,6 @@ def _names(given: Mapping[str, Any], inputs: Mapping[str, Wanted], model: str) -
         f"{model}: {', '.join(parts)}. Got: {', '.join(given) or 'none'}; "
         f"expected: {', '.join(inputs) or 'none'}",
         fix="name the arrays like the inputs; engine(**{'odd.name': array}) takes any name",
-    )
-
-
-def _value(name: str, value: Any, expected: Wanted) -> NoReturn:
-    got = (
-        f"{value.dtype}{list(value.shape)}"
-        if isinstance(value, np.ndarray)
-        else with_article(type(value).__name__)
-    )
-    spec = expected.spec
-    raise BadData(
-        f"input '{name}': Got {got}, expected {spec.dtype}{_dims(spec)}",
-        fix=_fix(value, expected),
     )
 
 

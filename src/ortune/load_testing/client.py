@@ -396,7 +396,8 @@ async def _serve_orders(setup: Setup) -> None:
     loop, clock = asyncio.get_running_loop(), time.perf_counter_ns
     with suppress(EOFError):
         while True:
-            _write(sender.report)
+            pickle.dump(sender.report, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
             sender.report = Report()
             gc.collect()
             order: Stretch = await loop.run_in_executor(None, pickle.load, sys.stdin.buffer)
@@ -416,11 +417,6 @@ async def _serve_orders(setup: Setup) -> None:
             sender.report.cpu_s = time.process_time() - cpu_s
             sender.report.wall_s = (clock() - max(began, order.start_ns)) / 1e9
     await sender.close()
-
-
-def _write(report: Report) -> None:
-    pickle.dump(report, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
 
 
 def _event_loop(open_loop: bool) -> asyncio.AbstractEventLoop:

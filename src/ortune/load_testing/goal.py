@@ -419,7 +419,15 @@ def search(asked: LoadTest) -> GoalResult:
         plain = Path(folder) / path.name
         start = partial(start_server, asked=asked, folder=Path(folder))
         write(path, plain, Serving())
-        space = _open_space(asked, plain, goal.limit_ns / 1e3)
+        # Return what a bundle can be served with here; it is opened once for that.
+        limit_us = goal.limit_ns / 1e3
+        code = "--allow-custom-ops" in shlex.split(asked.serve)
+        with load_engine(plain, on=asked.on or None, custom_ops=code) as engine:
+            name = asked.model.partition("/")[0]
+            call = engine[name if name in engine.models else engine.models[0]]
+            threads = engine.backend.threads or effective_cpus()
+            joins = joining.free(call.signature)
+        space = ServingSpace(max(1, effective_cpus() // asked.processes), threads, joins, limit_us)
         scores = Scores(goal, asked.rate[0] if asked.rate else 0.0)
         before = noise.snapshot()
         result = Search(start, space, scores, asked.time, sink=asked.sink).run()
@@ -431,18 +439,3 @@ def search(asked: LoadTest) -> GoalResult:
         notes.append(UNSIGNED)
     out = with_serving(path, asked.out, result.chosen, force=asked.force)
     return replace(result, bundle=str(path), goal=str(goal), notes=tuple(notes), out=str(out))
-
-
-def _open_space(asked: LoadTest, plain: Path, limit_us: float) -> ServingSpace:
-    """Return what a bundle can be served with here; it is opened once for that.
-
-    Args:
-        plain: The bundle as if nobody had chosen anything for it yet.
-    """
-    code = "--allow-custom-ops" in shlex.split(asked.serve)
-    with load_engine(plain, on=asked.on or None, custom_ops=code) as engine:
-        name = asked.model.partition("/")[0]
-        call = engine[name if name in engine.models else engine.models[0]]
-        threads = engine.backend.threads or effective_cpus()
-        joins = joining.free(call.signature)
-    return ServingSpace(max(1, effective_cpus() // asked.processes), threads, joins, limit_us)

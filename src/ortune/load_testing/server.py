@@ -90,7 +90,19 @@ def serving(*models: str | Path, options: Sequence[str] = ()) -> Iterator[Runnin
             _wait_ready(process, server)
             yield server
         finally:
-            _end(process)
+            # Ask the server to end, and kill what is left of it after a while.
+            children = []
+            with suppress(psutil.NoSuchProcess):
+                children = psutil.Process(process.pid).children(recursive=True)
+            if process.poll() is None:
+                process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_DRAIN_S)
+            process.kill()
+            process.wait()
+            for child in children:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
 
 
 def serve_options(asked: LoadTest) -> list[str]:
@@ -127,22 +139,6 @@ def _wait_ready(process: subprocess.Popen[bytes], server: RunningServer) -> None
         f"the server did not get ready: {gist(last) if last else 'it said nothing'}",
         fix=fix.removeprefix("fix: ") or "start it by hand with `ortune serve` and look",
     )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the server to end, and kill what is left of it after a while."""
-    children = []
-    with suppress(psutil.NoSuchProcess):
-        children = psutil.Process(process.pid).children(recursive=True)
-    if process.poll() is None:
-        process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=_DRAIN_S)
-    process.kill()
-    process.wait()
-    for child in children:
-        with suppress(psutil.NoSuchProcess):
-            child.kill()
 
 
 class _Refusal(Exception):

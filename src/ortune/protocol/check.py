@@ -42,7 +42,9 @@ def check(
         _number(request, inputs, model)
     for spec in inputs:
         if spec.name not in given:
-            _unknown(request, inputs, model)
+            names = {spec.name for spec in inputs}
+            odd = next(name for name in request.inputs if name not in names)
+            raise Refused(f"unexpected inference input '{odd}' for model '{model}'")
     if max_batch:
         _rows(request, max_batch, model)
     for spec in inputs:
@@ -109,12 +111,6 @@ def _number(request: InferRequest, inputs: Sequence[TensorSpec], model: str) -> 
         f"Got input(s) {_quoted(request.inputs)}, but missing required input(s) "
         f"{_quoted(missing)}. Please provide all required input(s)."
     )
-
-
-def _unknown(request: InferRequest, inputs: Sequence[TensorSpec], model: str) -> NoReturn:
-    names = {spec.name for spec in inputs}
-    odd = next(name for name in request.inputs if name not in names)
-    raise Refused(f"unexpected inference input '{odd}' for model '{model}'")
 
 
 def _listed(values: Sequence[int]) -> str:

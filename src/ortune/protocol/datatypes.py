@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -148,7 +148,14 @@ def from_raw(
 def to_raw(array: NDArray[Any]) -> bytes | memoryview:
     """Return the bytes of an output; of numbers that lie contiguous a view of them."""
     if array.dtype.kind in "OSUT":
-        return _joined(array.ravel().tolist())
+        items = array.ravel().tolist()
+        parts = []
+        for item in items:
+            data = (
+                item if isinstance(item, bytes) else str(item).encode("utf-8", "surrogateescape")
+            )
+            parts += [_LENGTH.pack(len(data)), data]
+        return b"".join(parts)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
@@ -168,14 +175,6 @@ def decoded(array: NDArray[Any], what: str, fix: str) -> list[str]:
         ]
     except UnicodeDecodeError:
         raise Refused(f"{what} holds bytes that are no UTF-8", fix=fix) from None
-
-
-def _joined(items: Iterable[bytes | str]) -> bytes:
-    parts = []
-    for item in items:
-        data = item if isinstance(item, bytes) else str(item).encode("utf-8", "surrogateescape")
-        parts += [_LENGTH.pack(len(data)), data]
-    return b"".join(parts)
 
 
 def _strings(name: str, count: int, data: bytes | memoryview, model: str) -> NDArray[Any]:

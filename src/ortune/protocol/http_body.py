@@ -156,7 +156,16 @@ def _inputs(
         datatype, shape = _text(one.get("datatype"), "datatype"), one.get("shape")
         if not isinstance(shape, list):
             raise Refused(f"Unable to parse 'shape' of input '{name}': a list is wanted")
-        size = _size(name, one)
+        # Return the bytes of an input's binary data; None where it has JSON data.
+        parameters = _object(one.get("parameters", {}), "'parameters'")
+        no_shared_memory(parameters, f"input '{name}'")
+        size = parameters.get("binary_data_size")
+        if (size is None) == ("data" not in one):
+            raise Refused(
+                f"input '{name}' must set one of 'data' and 'binary_data_size' in 'parameters'"
+            )
+        if size is not None and (type(size) is not int or size < 0):
+            raise Refused(f"Unable to parse 'binary_data_size' of input '{name}'")
         if size is None:
             inputs[name] = _from_json(name, datatype, shape, one["data"])
         else:
@@ -171,20 +180,6 @@ def _inputs(
     if at != len(data):
         raise Refused(f"unexpected additional input data for model '{model}'")
     return inputs, datatypes
-
-
-def _size(name: str, given: Mapping[str, Any]) -> int | None:
-    """Return the bytes of an input's binary data; None where it has JSON data."""
-    parameters = _object(given.get("parameters", {}), "'parameters'")
-    no_shared_memory(parameters, f"input '{name}'")
-    size = parameters.get("binary_data_size")
-    if (size is None) == ("data" not in given):
-        raise Refused(
-            f"input '{name}' must set one of 'data' and 'binary_data_size' in 'parameters'"
-        )
-    if size is not None and (type(size) is not int or size < 0):
-        raise Refused(f"Unable to parse 'binary_data_size' of input '{name}'")
-    return size
 
 
 def _from_json(name: str, datatype: str, shape: list[Any], data: Any) -> NDArray[Any]:

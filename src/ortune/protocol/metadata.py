@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from google.protobuf import json_format
 
@@ -54,6 +54,31 @@ def check_unchanged(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> No
                 Status.UNSUPPORTED,
                 "choose them at its start: `ortune serve --trace`, `ortune serve --log-json`",
             )
+
+
+def refuse_region(kind: str, name: str) -> NoReturn:
+    """Refuse to tell of a region of shared memory: there are none.
+
+    Args:
+        kind: ``system`` or ``cuda``.
+
+    Raises:
+        Refused: Always.
+    """
+    raise Refused(f"Unable to find {kind} shared memory region: '{name}'", Status.NOT_FOUND)
+
+
+def refuse_registration(name: str) -> NoReturn:
+    """Refuse to register a region of shared memory.
+
+    Raises:
+        Refused: Always.
+    """
+    raise Refused(
+        f"failed to register shared memory region '{name}': not supported",
+        Status.UNSUPPORTED,
+        "send tensors in the request itself",
+    )
 
 
 def server_metadata() -> dict[str, Any]:

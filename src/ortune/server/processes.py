@@ -117,7 +117,14 @@ class _Supervisor:
             outcome = await self._begin(process, cpus)
             if isinstance(outcome, Listening):
                 has_served = True
-                self._announce(place, outcome)
+                # Say that all are ready once they are, and later who took a dead one's place.
+                missing = self._request.processes - len(self._listening)
+                self._listening[place] = outcome
+                if missing and len(self._listening) == self._request.processes:
+                    pids = [pid for one in self._listening.values() for pid in one.pids]
+                    self._ready(replace(outcome, pids=pids))
+                elif not missing:
+                    self._journal.event("info", f"process {outcome.pids[0]} serves")
             elif not has_served and not self._ending.is_set():
                 raise outcome
             code = await self._wait(process)
@@ -158,16 +165,6 @@ class _Supervisor:
         if "what" in answer:
             return OrtuneError(answer["what"], fix=answer["fix"])
         return Listening(**answer)
-
-    def _announce(self, place: int, listening: Listening) -> None:
-        """Say that all are ready once they are, and later who took a dead one's place."""
-        missing = self._request.processes - len(self._listening)
-        self._listening[place] = listening
-        if missing and len(self._listening) == self._request.processes:
-            pids = [pid for one in self._listening.values() for pid in one.pids]
-            self._ready(replace(listening, pids=pids))
-        elif not missing:
-            self._journal.event("info", f"process {listening.pids[0]} serves")
 
     async def _wait(self, process: Process) -> int:
         """Return the exit code of a process; one that does not end when told to is killed."""

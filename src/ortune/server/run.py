@@ -15,8 +15,7 @@ from ortune.core.wording import count
 from ortune.engine import archive
 from ortune.engine.engine import Engine
 from ortune.engine.load import load
-from ortune.server.grpc.server import credentials
-from ortune.server.grpc.server import server as grpc_server
+from ortune.server.grpc.server import GrpcServer
 from ortune.server.http.app import App
 from ortune.server.http.server import HttpServer
 from ortune.server.listeners import Listeners
@@ -84,7 +83,13 @@ def serve_here(asked: Serve, listeners: Listeners, journal: Journal, ready: Read
         OrtuneError: A model cannot be opened.
         KeyboardInterrupt: It was told to end twice.
     """
-    _raise_limit_of_files()
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     _keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop()) as runner:
         left = runner.run(_OneProcess(asked, listeners, journal, ready).serve())
@@ -129,7 +134,20 @@ class _OneProcess:
             )
         )
         await self._stop.wait()
-        return await self._drain(repository, ends)
+        # Take no new requests, answer those that were accepted, close the models.
+        self._journal.event("info", f"ending: accepted requests have {self._asked.drain:g} s")
+        for task in self._background:
+            task.cancel()
+        ending = asyncio.gather(*(end() for end in ends))
+        await asyncio.wait({ending}, timeout=self._asked.drain)
+        late = 0 if ending.done() else sum(one.running for one in repository.models())
+        await ending
+        left = late or await repository.drain(_GRACE_S)
+        if left:
+            self._journal.event("error", f"ended: {count(left, 'request')} got no answer in time")
+        else:
+            self._journal.event("info", "ended: every accepted request was answered")
+        return left
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Do some work unless the end comes first; return whether it was done."""
@@ -145,20 +163,19 @@ class _OneProcess:
 
     async def _open(self, repository: Repository) -> list[End]:
         """Open the front ends; return what ends each of them."""
-        listeners, limits, ends = self._listeners, repository.limits, list[End]()
+        listeners, ends = self._listeners, list[End]()
         if listeners.grpc is not None:
-            made = grpc_server(
+            server = GrpcServer(
                 repository,
                 listeners.access,
                 self._journal,
-                limits,
-                credentials(listeners.certificate),
+                listeners.certificate,
                 str(listeners.grpc),
             )
-            await made.start()
-            ends.append(lambda: made.stop(self._asked.drain + _GRACE_S))
+            await server.start()
+            ends.append(lambda: server.stop(self._asked.drain + _GRACE_S))
         if listeners.http is not None:
-            app = App(repository, listeners.access, self._journal, limits)
+            app = App(repository, listeners.access, self._journal)
             http = HttpServer(app, listeners.certificate, self._asked.drain + _GRACE_S)
             task = asyncio.create_task(http.serve([listeners.http.bind()]))
             while not http.started and not task.done():
@@ -172,22 +189,6 @@ class _OneProcess:
             ends.append(end_http)
         return ends
 
-    async def _drain(self, repository: Repository, ends: list[End]) -> int:
-        """Take no new requests, answer those that were accepted, close the models."""
-        self._journal.event("info", f"ending: accepted requests have {self._asked.drain:g} s")
-        for task in self._background:
-            task.cancel()
-        ending = asyncio.gather(*(end() for end in ends))
-        await asyncio.wait({ending}, timeout=self._asked.drain)
-        late = 0 if ending.done() else sum(one.running for one in repository.models())
-        await ending
-        left = late or await repository.drain(_GRACE_S)
-        if left:
-            self._journal.event("error", f"ended: {count(left, 'request')} got no answer in time")
-        else:
-            self._journal.event("info", "ended: every accepted request was answered")
-        return left
-
 
 def _loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """Return what makes the loop: uvloop's where it is installed."""
@@ -196,16 +197,6 @@ def _loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return new_event_loop
-
-
-def _raise_limit_of_files() -> None:
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-        if soft != resource.RLIM_INFINITY and soft < most:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _keep_freed_memory() -> None:

@@ -90,7 +90,17 @@ class TensorrtPackage(Target):
 
     def refuses(self, source: Source) -> str:
         """Operators that no plug-in is given for, and integers that TensorRT does not take."""
-        return _refusal(source, bool(self.plugins))
+        # Say why TensorRT would not take a plan's files; empty where nothing is known against it.
+        plugged = bool(self.plugins)
+        if source.backend.name() in _ELSEWHERE:
+            return f"'{source.backend.name()}' does more than run the model's file"
+        if source.plan.custom_ops:
+            return "it needs libraries of custom operators, which are onnxruntime's"
+        for path in source.models.values():
+            for node in every_node(file.load(path)):
+                if why := _refused(node, plugged):
+                    return f"{node.op_type} '{node.name}': {why}"
+        return ""
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write models and engines, and say how trtexec builds the same."""
@@ -152,24 +162,6 @@ class TensorrtPackage(Target):
             return self.environment or HERE
         found = [name for name in names() if name.startswith("tensorrt-engine")]
         return found[0] if len(found) == 1 else HERE
-
-
-def _refusal(source: Source, plugged: bool) -> str:
-    """Say why TensorRT would not take a plan's files; empty where nothing is known against it.
-
-    Rules: operators of other domains are plug-ins or nothing; explicit quantization is int8 with
-    zero point 0 (NVIDIA, TensorRT developer guide, explicit quantization; its parser says "TRT
-    only supports symmetric quantization - zeroPt must be all zeros").
-    """
-    if source.backend.name() in _ELSEWHERE:
-        return f"'{source.backend.name()}' does more than run the model's file"
-    if source.plan.custom_ops:
-        return "it needs libraries of custom operators, which are onnxruntime's"
-    for path in source.models.values():
-        for node in every_node(file.load(path)):
-            if why := _refused(node, plugged):
-                return f"{node.op_type} '{node.name}': {why}"
-    return ""
 
 
 def _refused(node: ir.Node, plugged: bool) -> str:

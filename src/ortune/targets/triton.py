@@ -225,7 +225,22 @@ class Triton(Target):
             if _on_openvino(source):
                 openvino_ir.write(source, {name: home / "model.xml"}, place)
             elif self.offline:
-                _store_rewritten(source, name, home / "model.onnx", place)
+                # Store a model as the release's runtime rewrites it.
+                out = home / "model.onnx"
+                backend, _ = stored.lowered(source.backend, effective_cpus())
+                with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
+                    root = Path(temporary).resolve()
+                    job = WorkerJob(
+                        {"": source.models[name].resolve()}, backend, {}, root, environment=place
+                    )
+                    try:
+                        ask_once(job, ("optimize", {"out": str(out.resolve())}))
+                    except WorkerFailed as error:
+                        what = "the release's onnxruntime does not rewrite the model"
+                        raise BadModel(
+                            f"{what}: {error.failure.reason}",
+                            fix=error.failure.fix or "leave offline=true out",
+                        ) from None
             else:
                 copy_model(source, name, home)
             for file, values in self._warm_up_files(source, name).items():
@@ -301,7 +316,15 @@ class Triton(Target):
         if isinstance(backend, Cpu):
             if optimization := self._optimization(backend):
                 held["optimization"] = optimization
-            parameters = _cpu_parameters(backend)
+            parameters = {
+                "intra_op_thread_count": str(backend.threads),
+                "execution_mode": str(int(backend.parallel)),
+                "enable_mem_arena": str(int(backend.arena)),
+                "enable_mem_pattern": str(int(backend.memory_pattern)),
+            }
+            if backend.parallel:
+                parameters["inter_op_thread_count"] = str(backend.inter_threads)
+            parameters = parameters | dict(text.split("=", 1) for text in backend.config)
         else:
             assert isinstance(backend, Openvino)
             parameters = _openvino_parameters(backend)
@@ -509,18 +532,6 @@ def _changed(backend: Backend, said: Sequence[str]) -> list[str]:
     ]
 
 
-def _cpu_parameters(backend: Cpu) -> dict[str, str]:
-    parameters = {
-        "intra_op_thread_count": str(backend.threads),
-        "execution_mode": str(int(backend.parallel)),
-        "enable_mem_arena": str(int(backend.arena)),
-        "enable_mem_pattern": str(int(backend.memory_pattern)),
-    }
-    if backend.parallel:
-        parameters["inter_op_thread_count"] = str(backend.inter_threads)
-    return parameters | dict(text.split("=", 1) for text in backend.config)
-
-
 def _openvino_parameters(backend: Openvino) -> dict[str, str]:
     parameters = {
         "INFERENCE_NUM_THREADS": str(backend.threads),
@@ -536,22 +547,3 @@ def _openvino_parameters(backend: Openvino) -> dict[str, str]:
 def _data_type(dtype: str) -> Word:
     """Return Triton's name of a type: the protocol's, but for text."""
     return Word(f"TYPE_{datatypes.datatype(dtype).replace('BYTES', 'STRING')}")
-
-
-def _store_rewritten(source: Source, name: str, out: Path, place: str) -> None:
-    """Store a model as the release's runtime rewrites it.
-
-    Raises:
-        BadModel: It does not.
-    """
-    backend, _ = stored.lowered(source.backend, effective_cpus())
-    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
-        root = Path(temporary).resolve()
-        job = WorkerJob({"": source.models[name].resolve()}, backend, {}, root, environment=place)
-        try:
-            ask_once(job, ("optimize", {"out": str(out.resolve())}))
-        except WorkerFailed as error:
-            raise BadModel(
-                f"the release's onnxruntime does not rewrite the model: {error.failure.reason}",
-                fix=error.failure.fix or "leave offline=true out",
-            ) from None

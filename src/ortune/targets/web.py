@@ -208,7 +208,10 @@ def replay_in_browser(source: Source, folder: Path) -> Replay:
                 worst = min(worst, snr_db(expected, _arrays(answers, expected)))
         by = f"onnxruntime-web {result['version']} in Chromium {browser.version}"
         browser.close()
-    _demand_inside(asked, address)
+    for url in asked:
+        split = urlsplit(url)
+        if split.scheme not in ("data", "blob") and split.netloc != urlsplit(address).netloc:
+            raise BadModel(f"the page asks for {gist(url)}", fix="report this as a bug")
     return Replay(f"{by}, {wording.count(int(result['threads']), 'thread')}", worst)
 
 
@@ -232,18 +235,6 @@ def _arrays(answers: dict[str, str], expected: Tensors) -> Tensors:
         values = np.frombuffer(base64.b64decode(answers.get(name, "")), np.asarray(wanted).dtype)
         made[name] = values.reshape(wanted.shape) if values.size == wanted.size else values
     return made
-
-
-def _demand_inside(asked: list[str], address: str) -> None:
-    """Refuse a page that asked anybody but the server that it came from.
-
-    Raises:
-        BadModel: It did.
-    """
-    for url in asked:
-        split = urlsplit(url)
-        if split.scheme not in ("data", "blob") and split.netloc != urlsplit(address).netloc:
-            raise BadModel(f"the page asks for {gist(url)}", fix="report this as a bug")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from ortune.bundle.read import Bundle, BundledPlan, read
 from ortune.bundle.recheck.request import Recheck
 from ortune.bundle.source import unpack
 from ortune.core.backend import Backend
-from ortune.core.capabilities import HERE, Capabilities
+from ortune.core.capabilities import HERE
 from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError, gist, shortened
 from ortune.core.event import Note, Sink, silent
 from ortune.core.hardware.cpus import effective_cpus
@@ -247,7 +247,8 @@ def replay(
     runtime = environment
     try:
         offered = demand(plan.backend, environment)
-        runtime = _runtime(plan, offered)
+        name = plan.backend.name() if plan.backend.name() in offered.versions else "onnxruntime"
+        runtime = f"{name} {offered.versions.get(name, 'of unknown version')}"
         answers = _answers(plan, environment, root)
         found = _timed(plan, environment, root, seconds, sink) if seconds else Retimed()
     except WorkerFailed as error:
@@ -294,11 +295,6 @@ def _then(plan: UnpackedPlan) -> dict[str, str]:
     if "openvino" not in str(plan.backend):
         found.pop("onnxruntime-ep-openvino", None)
     return found
-
-
-def _runtime(plan: UnpackedPlan, offered: Capabilities) -> str:
-    name = plan.backend.name() if plan.backend.name() in offered.versions else "onnxruntime"
-    return f"{name} {offered.versions.get(name, 'of unknown version')}"
 
 
 def _answers(plan: UnpackedPlan, environment: str, root: Path) -> float:
@@ -407,25 +403,7 @@ def unpacked(
         name: (folder / one.inputs, folder / one.outputs)
         for name, one in plan.packed.golden.items()
     }
-    _demand_samples(path, golden)
-    backend = consent.placed(plan.backend, plan.packed, manifest, folder)
-    return UnpackedPlan(
-        trial,
-        bundle.evidence.job,
-        stored.lowered(backend, effective_cpus())[0],
-        _baseline(bundle.evidence.job.baseline, manifest, folder),
-        {name: folder / member for name, member in plan.packed.models.items()},
-        {name: folder / member for name, member in manifest.fallback.items()},
-        golden,
-    )
-
-
-def _demand_samples(path: Path, golden: Mapping[str, tuple[Path, Path]]) -> None:
-    """Refuse golden samples that cannot be read, or of which one has no answer.
-
-    Raises:
-        BadModel: They are so, or there are none.
-    """
+    # Refuse golden samples that cannot be read, or of which one has no answer.
     why = "" if golden else "it has none"
     for inputs, answers in golden.values():
         try:
@@ -437,6 +415,16 @@ def _demand_samples(path: Path, golden: Mapping[str, tuple[Path, Path]]) -> None
         raise BadModel(
             f"{path.name}: its golden samples cannot be used: {why}", fix="pack the run again"
         )
+    backend = consent.placed(plan.backend, plan.packed, manifest, folder)
+    return UnpackedPlan(
+        trial,
+        bundle.evidence.job,
+        stored.lowered(backend, effective_cpus())[0],
+        _baseline(bundle.evidence.job.baseline, manifest, folder),
+        {name: folder / member for name, member in plan.packed.models.items()},
+        {name: folder / member for name, member in manifest.fallback.items()},
+        golden,
+    )
 
 
 def _plan(bundle: Bundle, key: str) -> tuple[Trial, BundledPlan]:

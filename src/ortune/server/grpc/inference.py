@@ -16,7 +16,6 @@ from ortune.protocol.inference import InferRequest
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.logs import Journal, LoggedRequest
 from ortune.server.repository.repository import Repository
-from ortune.server.repository.served import Limits
 
 RECEIVE_S = 60.0
 """Seconds for the one message of a call: who sends it slower holds no place for ever."""
@@ -149,9 +148,9 @@ class Inference:
         ending: No call begins any more.
     """
 
-    def __init__(self, repository: Repository, journal: Journal, limits: Limits) -> None:
+    def __init__(self, repository: Repository, journal: Journal) -> None:
         self._repository, self._journal = repository, journal
-        self._limits = limits
+        self._limits = repository.limits
         self._reading: set[Task[None]] = set()
         self.ending = False
 
@@ -184,7 +183,10 @@ class Inference:
             await asyncio.wait([reading])
         finally:
             self._reading.discard(reading)
-            _give_up(reading, replies)
+            reading.cancel()
+            while not replies.empty():
+                if (left := replies.get_nowait()) is not None:
+                    left.cancel()
         if reading.cancelled():
             await refuse(context, ENDING)
         reading.result()
@@ -266,11 +268,3 @@ async def _tell(context: Any, call: Caller, reply: _Reply) -> None:
         error_message=answer.text, infer_response={"id": reply.id}
     )
     await context.write(failed.SerializeToString())
-
-
-def _give_up(reading: Task[None], replies: _Replies) -> None:
-    """Cancel what a stream that has ended still waits for."""
-    reading.cancel()
-    while not replies.empty():
-        if (left := replies.get_nowait()) is not None:
-            left.cancel()

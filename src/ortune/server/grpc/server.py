@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -14,12 +14,13 @@ from ortune.core.errors import BadSettings
 from ortune.protocol import messages, metadata
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.grpc.inference import ENDING, Inference, inflated, log_refusal, received
-from ortune.server.grpc.methods import Answering, ServerMethods
 from ortune.server.listeners import Access, Certificate
 from ortune.server.logs import Journal
 from ortune.server.repository.repository import Repository
-from ortune.server.repository.served import Limits
 
+Content: TypeAlias = Mapping[str, Any]
+"""A message in the protocol's JSON form."""
+_LOG_FIELDS = {str: "string_param", bool: "bool_param", int: "uint32_param"}
 _HEALTH = "/grpc.health.v1.Health/Check"
 """gRPC's own question, which Kubernetes asks."""
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
@@ -31,6 +32,18 @@ _DENIED = Refused(
     Status.UNAUTHENTICATED,
     "send metadata `authorization: Bearer TOKEN`",
 )
+_INT = 2**31 - 1
+"""gRPC's options are C ints."""
+_ALIVE_MS, _ALIVE_WAIT_MS = 60_000, 20_000
+"""A peer that is silent is asked for a sign of life, and without one its calls are given up."""
+_PING_MS = 5_000
+"""Clients may ask so often themselves; gRPC's own limit of 5 minutes ends their connections."""
+_HANDSHAKE_MS = 10_000
+"""For TLS and the first frames: who connects and says nothing is cut."""
+LAME_DUCK_S = 0.5
+"""Seconds in which clients that go on asking learn that they should not."""
+_BESIDE = 64
+"""Calls beside those that a model's queue can hold: metadata, health, statistics."""
 
 
 class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -43,13 +56,20 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         inference: What answers the two methods that ask a model, and says whether all ends.
     """
 
-    def __init__(
-        self, repository: Repository, access: Access, journal: Journal, limits: Limits
-    ) -> None:
-        self.inference = Inference(repository, journal, limits)
-        self._repository, self._access = repository, access
-        self._journal, self._limits = journal, limits
-        self._handlers = self._made(ServerMethods(repository).by_name())
+    def __init__(self, repository: Repository, access: Access, journal: Journal) -> None:
+        self.inference = Inference(repository, journal)
+        self._repository, self._access, self._journal = repository, access, journal
+        prefix = f"/{messages.SERVICE}"
+        unary = grpc.stream_unary_rpc_method_handler
+        self._handlers = {
+            f"{prefix}/ModelInfer": unary(self.inference.unary),
+            f"{prefix}/ModelStreamInfer": grpc.stream_stream_rpc_method_handler(
+                self.inference.stream
+            ),
+            _HEALTH: unary(self._health),
+        }
+        for name, operation in self._operations().items():
+            self._handlers[f"{prefix}/{name}"] = unary(self._answer(name, operation))
         self._deny = grpc.stream_stream_rpc_method_handler(self._denied)
         self._end = grpc.stream_stream_rpc_method_handler(self._ended)
 
@@ -58,41 +78,97 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         if self.inference.ending:
             return self._end
         method = handler_call_details.method
-        found = self._handlers.get(method)
-        if found is None or self._access.open or method in _OPEN:
-            return found
-        held = dict(handler_call_details.invocation_metadata or ())
-        return found if self._access.allows(held.get("authorization")) else self._deny
+        handler = self._handlers.get(method)
+        if handler is None or self._access.open or method in _OPEN:
+            return handler
+        headers = dict(handler_call_details.invocation_metadata or ())
+        return handler if self._access.allows(headers.get("authorization")) else self._deny
 
-    def _made(self, answers: Mapping[str, Answering]) -> dict[str, Any]:
-        """Return path -> handler."""
-        made = {
-            "ModelInfer": grpc.stream_unary_rpc_method_handler(self.inference.unary),
-            "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self.inference.stream),
+    def _operations(self) -> dict[str, Callable[[Any], Content | Awaitable[Content]]]:
+        """Return each method that asks no model: its request's message to its answer's content."""
+        models = self._repository
+        return {
+            "ServerLive": lambda _: {"live": True},
+            "ServerReady": lambda _: {"ready": models.ready},
+            "ModelReady": self._model_ready,
+            "ServerMetadata": lambda _: metadata.server_metadata(),
+            "ModelMetadata": lambda asked: models.model(asked.name, asked.version).metadata(),
+            "ModelConfig": lambda asked: {
+                "config": models.model(asked.name, asked.version).config()
+            },
+            "ModelStatistics": lambda asked: {
+                "model_stats": models.statistics(asked.name, asked.version)
+            },
+            "RepositoryIndex": lambda asked: {"models": models.index(_here(asked).ready)},
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+            "SystemSharedMemoryStatus": lambda asked: _regions(asked, "system"),
+            "SystemSharedMemoryRegister": lambda asked: metadata.refuse_registration(asked.name),
+            "SystemSharedMemoryUnregister": lambda _: {},
+            "CudaSharedMemoryStatus": lambda asked: _regions(asked, "CUDA"),
+            "CudaSharedMemoryRegister": lambda asked: metadata.refuse_registration(asked.name),
+            "CudaSharedMemoryUnregister": lambda _: {},
+            "TraceSetting": self._trace,
+            "LogSettings": _log,
         }
-        for name, answering in answers.items():
-            made[name] = grpc.stream_unary_rpc_method_handler(self._plain(name, answering))
-        every = {f"/{messages.SERVICE}/{name}": made[name] for name in messages.methods()}
-        return {**every, _HEALTH: grpc.stream_unary_rpc_method_handler(self._health)}
 
-    def _plain(self, name: str, answering: Answering) -> Any:
+    def _answer(self, name: str, operation: Callable[[Any], Any]) -> Any:
         """Return what answers a method that asks no model."""
         method = messages.methods()[name]
-        asked = messages.message(method.input_type.name)
-        told = method.output_type.name
+        kind = messages.message(method.input_type.name)
 
         async def answer(requests: Any, context: Any) -> bytes:
             try:
-                body = await inflated(await received(context), self._limits.max_body)
-                content = answering(_read(asked, body))
+                body = await inflated(await received(context), self._repository.limits.max_body)
+                try:
+                    request = kind.FromString(body)
+                except DecodeError:
+                    raise Refused(f"the message is no {kind.__name__}") from None
+                content = operation(request)
                 if isawaitable(content):
                     content = await content
-                return bytes(metadata.as_message(told, content).SerializeToString())
+                message = metadata.as_message(method.output_type.name, content)
+                return bytes(message.SerializeToString())
             except Exception as raised:
                 error = refused(raised)
             return await log_refusal(self._journal, context, error)
 
         return answer
+
+    def _model_ready(self, request: Any) -> Content:
+        """As Triton, say no of a model that there is not."""
+        try:
+            self._repository.model(request.name, request.version)
+        except Refused as error:
+            if error.status is Status.INVALID:
+                raise
+            return {"ready": False}
+        return {"ready": self._repository.ready}
+
+    async def _load(self, request: Any) -> Content:
+        parameters = {
+            name: getattr(value, value.WhichOneof("parameter_choice") or "string_param")
+            for name, value in _here(request).parameters.items()
+        }
+        await self._repository.load(request.model_name, parameters)
+        return {}
+
+    async def _unload(self, request: Any) -> Content:
+        await self._repository.unload(_here(request).model_name)
+        return {}
+
+    def _trace(self, request: Any) -> Content:
+        """Tell the settings of traces; those of this server are set where it is started."""
+        if request.model_name:
+            self._repository.model(request.model_name)
+        settings = {
+            name: value if isinstance(value, list) else [value]
+            for name, value in metadata.TRACE_SETTINGS.items()
+        }
+        metadata.check_unchanged(
+            settings, {name: list(value.value) or None for name, value in request.settings.items()}
+        )
+        return {"settings": {name: {"value": value} for name, value in settings.items()}}
 
     async def _health(self, requests: Any, context: Any) -> bytes:
         """Answer gRPC's health check, of the server whatever service it names."""
@@ -109,36 +185,87 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         await log_refusal(self._journal, context, ENDING)
 
 
-def _read(asked: type[Any], body: bytes) -> Any:
-    try:
-        return asked.FromString(body)
-    except DecodeError:
-        raise Refused(f"the message is no {asked.__name__}") from None
+def _here(request: Any) -> Any:
+    """Return a request about the repository, of which there is one alone.
+
+    Raises:
+        Refused: It names another.
+    """
+    if request.repository_name:
+        raise Refused("'repository_name' specification is not supported", Status.UNSUPPORTED)
+    return request
 
 
-_INT = 2**31 - 1
-"""gRPC's options are C ints."""
-_ALIVE_MS, _ALIVE_WAIT_MS = 60_000, 20_000
-"""A peer that is silent is asked for a sign of life, and without one its calls are given up."""
-_PING_MS = 5_000
-"""Clients may ask so often themselves; gRPC's own limit of 5 minutes ends their connections."""
-_HANDSHAKE_MS = 10_000
-"""For TLS and the first frames: who connects and says nothing is cut."""
-LAME_DUCK_S = 0.5
-"""Seconds in which clients that go on asking learn that they should not."""
-_BESIDE = 64
-"""Calls beside those that a model's queue can hold: metadata, health, statistics."""
+def _regions(request: Any, kind: str) -> Content:
+    return metadata.refuse_region(kind, request.name) if request.name else {}
+
+
+def _log(request: Any) -> Content:
+    """Tell the settings of the log; they are set where the server is started."""
+    settings = {
+        name: {_LOG_FIELDS[type(value)]: value} for name, value in metadata.LOG_SETTINGS.items()
+    }
+    changes = {}
+    for name, value in request.settings.items():
+        choice = value.WhichOneof("parameter_choice")
+        changes[name] = {choice: getattr(value, choice)} if choice else None
+    metadata.check_unchanged(settings, changes)
+    return {"settings": settings}
 
 
 class GrpcServer:
-    """The service on one port.
+    """The service on one port, inside the event loop that will serve.
+
+    Args:
+        certificate: For TLS; None for clear text.
+        address: ``127.0.0.1:8001`` or ``[::1]:8001``; port 0 takes any free one.
 
     Attributes:
         port: It listens there from the beginning on, and answers from `start` on.
+
+    Raises:
+        BadSettings: The port is not to be had.
     """
 
-    def __init__(self, inner: Any, service: Service, port: int) -> None:
-        self._inner, self._service, self.port = inner, service, port
+    def __init__(
+        self,
+        repository: Repository,
+        access: Access,
+        journal: Journal,
+        certificate: Certificate | None,
+        address: str,
+    ) -> None:
+        limits = repository.limits
+        calls = 2 * limits.max_queue + _BESIDE  # twice what may wait, and some
+        self._service = Service(repository, access, journal)
+        self._inner = grpc.aio.server(
+            handlers=(self._service,),
+            options=[
+                ("grpc.max_receive_message_length", min(limits.max_body, _INT)),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.per_message_decompression", 0),  # see inflated
+                ("grpc.so_reuseport", 1),
+                ("grpc.max_concurrent_streams", min(calls, _INT)),
+                ("grpc.keepalive_time_ms", _ALIVE_MS),
+                ("grpc.keepalive_timeout_ms", _ALIVE_WAIT_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", _PING_MS),
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+            ],
+            maximum_concurrent_rpcs=calls,
+        )
+        try:
+            if certificate is None:
+                self.port = self._inner.add_insecure_port(address)
+            else:
+                pair = certificate.key.read_bytes(), certificate.path.read_bytes()
+                credentials = grpc.ssl_server_credentials([pair])
+                self.port = self._inner.add_secure_port(address, credentials)
+        except RuntimeError:
+            raise BadSettings(
+                f"gRPC cannot listen on {address}: it was taken meanwhile, or is no address",
+                fix="give another --grpc-port (0 takes any free one), or end what listens there",
+            ) from None
 
     async def start(self) -> None:
         """Answer."""
@@ -153,66 +280,3 @@ class GrpcServer:
         self._service.inference.end_streams()
         await asyncio.sleep(LAME_DUCK_S)
         await self._inner.stop(seconds)
-
-
-def server(
-    repository: Repository,
-    access: Access,
-    journal: Journal,
-    limits: Limits,
-    credentials: grpc.ServerCredentials | None,
-    address: str,
-) -> GrpcServer:
-    """Take a port, inside the event loop that will serve.
-
-    Args:
-        credentials: For TLS, see `credentials`; None for clear text.
-        address: ``127.0.0.1:8001`` or ``[::1]:8001``; port 0 takes any free one.
-
-    Raises:
-        BadSettings: The port is not to be had.
-    """
-    service = Service(repository, access, journal, limits)
-    inner = grpc.aio.server(
-        handlers=(service,),
-        options=_options(limits),
-        maximum_concurrent_rpcs=_calls(limits),
-    )
-    try:
-        if credentials is None:
-            port = inner.add_insecure_port(address)
-        else:
-            port = inner.add_secure_port(address, credentials)
-    except RuntimeError:
-        raise BadSettings(
-            f"gRPC cannot listen on {address}: it was taken meanwhile, or is no address",
-            fix="give another --grpc-port (0 takes any free one), or end what listens there",
-        ) from None
-    return GrpcServer(inner, service, port)
-
-
-def credentials(given: Certificate | None) -> grpc.ServerCredentials | None:
-    """Return what `server` needs for TLS; None for clear text."""
-    if given is None:
-        return None
-    return grpc.ssl_server_credentials([(given.key.read_bytes(), given.path.read_bytes())])
-
-
-def _options(limits: Limits) -> list[tuple[str, int]]:
-    return [
-        ("grpc.max_receive_message_length", min(limits.max_body, _INT)),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.per_message_decompression", 0),  # see calls.inflated
-        ("grpc.so_reuseport", 1),
-        ("grpc.max_concurrent_streams", min(_calls(limits), _INT)),
-        ("grpc.keepalive_time_ms", _ALIVE_MS),
-        ("grpc.keepalive_timeout_ms", _ALIVE_WAIT_MS),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", _PING_MS),
-        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
-    ]
-
-
-def _calls(limits: Limits) -> int:
-    """Return how many calls may be open at the same time: twice what may wait, and some."""
-    return 2 * limits.max_queue + _BESIDE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -21,6 +22,7 @@ Header: TypeAlias = tuple[bytes, bytes]
 
 JSON: Header = (b"content-type", b"application/json")
 BINARY: Header = (b"content-type", b"application/octet-stream")
+_CLOSE: Header = (b"connection", b"close")
 _MOST_ID = 128
 """Bytes of a request's id from its header."""
 
@@ -171,7 +173,18 @@ class Bodies:
         self._demand_fits(int(exchange.header(b"content-length") or 0))
         body = _Body()
         try:
-            await self._receive(exchange, body, inflater)
+            while exchange.pending:
+                message = await exchange.receive()
+                if message["type"] != "http.request":
+                    raise Disconnected
+                exchange.pending = message.get("more_body", False)
+                part: bytes = message.get("body", b"")
+                exchange.received += len(part)
+                self._demand_fits(exchange.received)
+                if inflater is None:
+                    self._keep(body, part)
+                else:
+                    await self._inflate(body, inflater, part)
             if inflater is not None and not inflater.eof:
                 raise _not_inflated("it ends too early")
         except BaseException:
@@ -182,20 +195,6 @@ class Bodies:
     def release(self, size: int) -> None:
         """Hold so many bytes less."""
         self._held -= size
-
-    async def _receive(self, exchange: Exchange, body: _Body, inflater: Any) -> None:
-        while exchange.pending:
-            message = await exchange.receive()
-            if message["type"] != "http.request":
-                raise Disconnected
-            exchange.pending = message.get("more_body", False)
-            part: bytes = message.get("body", b"")
-            exchange.received += len(part)
-            self._demand_fits(exchange.received)
-            if inflater is None:
-                self._keep(body, part)
-            else:
-                await self._inflate(body, inflater, part)
 
     async def _inflate(self, body: _Body, inflater: Any, part: bytes) -> None:
         """Inflate in steps, so that nothing is made of a bomb but its first bytes."""
@@ -298,3 +297,31 @@ class ClientWatch:
             exchange.gone = True
         if self._answering is not None:
             self._answering.cancel()
+
+
+async def send_reply(exchange: Exchange, reply: Reply, send: Send) -> None:
+    """Send a reply; a client that is still sending its request is heard out for a while.
+
+    Its connection would else be reset while it sends, and many clients read no answer then.
+    """
+    chunks = reply.chunks
+    size = sum(map(len, chunks))
+    headers = [*reply.headers, (b"content-length", str(size).encode())]
+    if exchange.echo:
+        headers.append((b"x-request-id", exchange.echo))
+    if exchange.pending:
+        headers.append(_CLOSE)
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    for chunk in chunks[:-1]:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    last = chunks[-1] if chunks else b""
+    if exchange.pending:
+        await send({"type": "http.response.body", "body": last, "more_body": True})
+        if not exchange.late:
+            # Read what a client still sends, for so long as a body may take.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD_S):
+                    while (await exchange.receive()).get("more_body", False):
+                        pass
+        last = b""
+    await send({"type": "http.response.body", "body": last, "more_body": False})

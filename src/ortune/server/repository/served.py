@@ -312,7 +312,16 @@ class Served:
         began, computing, size = perf_counter_ns(), False, 0
         self._running += 1
         try:
-            self._admit(request)
+            # Refuse what the model cannot take, before it waits.
+            if self._stopped or self._closed:
+                raise Refused(NOT_READY, Status.UNAVAILABLE)
+            check(
+                request,
+                self.inputs,
+                max_batch=self.max_batch,
+                model=self.name,
+                outputs=self.outputs if request.outputs or self._raw_only else (),
+            )
             self._around.room.take(arrived := sum(one.nbytes for one in request.inputs.values()))
             size = arrived
             feeds = self._feeds(request.inputs)
@@ -400,18 +409,6 @@ class Served:
             return None
         found = self._around.current(self.name, self.version)
         return None if found is self else found
-
-    def _admit(self, request: InferRequest) -> None:
-        """Refuse what the model cannot take, before it waits."""
-        if self._stopped or self._closed:
-            raise Refused(NOT_READY, Status.UNAVAILABLE)
-        check(
-            request,
-            self.inputs,
-            max_batch=self.max_batch,
-            model=self.name,
-            outputs=self.outputs if request.outputs or self._raw_only else (),
-        )
 
     def _feeds(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Return the inputs with texts in the place of bytes, which the runtimes take."""

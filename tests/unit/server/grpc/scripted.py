@@ -16,8 +16,8 @@ from ortune.protocol import messages
 from ortune.protocol.datatypes import datatype
 from ortune.protocol.inference import InferRequest, Output
 from ortune.protocol.status import Refused, Status
-from ortune.server.grpc.server import GrpcServer, server
-from ortune.server.listeners import Access
+from ortune.server.grpc.server import GrpcServer
+from ortune.server.listeners import Access, Certificate
 from ortune.server.logs import Journal, LoggedRequest
 from ortune.server.repository.served import Inferred, Limits
 
@@ -71,8 +71,8 @@ class Models:
 
     ready = True
 
-    def __init__(self, model: Doubling | None = None) -> None:
-        self.only = model or Doubling()
+    def __init__(self, model: Doubling | None = None, **limits: Any) -> None:
+        self.only, self.limits = model or Doubling(), Limits(**limits)
 
     def model(self, name: str, version: str = "") -> Doubling:
         if name != self.only.name:
@@ -112,18 +112,12 @@ async def serving(
     *,
     access: Access | None = None,
     seen: Seen | None = None,
-    limits: Limits | None = None,
-    credentials: grpc.ServerCredentials | None = None,
+    certificate: Certificate | None = None,
 ) -> AsyncIterator[tuple[GrpcServer, str]]:
     """Serve on a free port; yield the server and its address."""
     journal = Journal(io.StringIO(), observer=seen)
-    made = server(
-        repository or Models(),
-        access or Access(),
-        journal,
-        limits or Limits(),
-        credentials,
-        "127.0.0.1:0",
+    made = GrpcServer(
+        repository or Models(), access or Access(), journal, certificate, "127.0.0.1:0"
     )
     await made.start()
     try:

@@ -31,7 +31,6 @@ from ortune.core.errors import BadData
 from ortune.protocol import messages
 from ortune.protocol.status import Refused, Status
 from ortune.server.grpc import inference as calls
-from ortune.server.repository.served import Limits
 
 TYPES = (
     "uint8",
@@ -177,7 +176,7 @@ def test_a_request_larger_than_the_cap_is_refused_also_when_it_inflates(
     large = body(np.zeros(1 << 19))
 
     async def scenario() -> None:
-        async with connected(limits=Limits(max_body=1 << 20)) as (_, channel):
+        async with connected(Models(max_body=1 << 20)) as (_, channel):
             call = channel.unary_unary(path("ModelInfer"))
             status, text = await refusal(call(large))
             assert status == "RESOURCE_EXHAUSTED" and "larger than max" in text
@@ -230,7 +229,7 @@ def test_a_request_waits_no_longer_than_its_call(
 
     async def scenario() -> None:
         model = Doubling()
-        async with connected(Models(model), limits=Limits(timeout_s=60)) as (_, channel):
+        async with connected(Models(model, timeout_s=60)) as (_, channel):
             call = channel.unary_unary(path("ModelInfer"))
             await call(request.SerializeToString(), timeout=deadline_s)
             assert least <= model.seen[0].timeout_us <= most

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import io
 import socket
 import subprocess
@@ -15,9 +14,7 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc.aio as aio_client
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from tests.certificates import pair
 from tests.unit.server.grpc.scripted import (
     Doubling,
     Models,
@@ -33,22 +30,13 @@ from tests.unit.server.grpc.scripted import (
 
 from ortune.core.errors import BadSettings
 from ortune.server.grpc import server as front_module
-from ortune.server.grpc.server import GrpcServer, credentials, server
+from ortune.server.grpc.server import GrpcServer
 from ortune.server.listeners import Access, Certificate
 from ortune.server.logs import Journal
-from ortune.server.repository.served import Limits
 
 
 def made(address: str) -> GrpcServer:
-    journal = Journal(io.StringIO())
-    return server(
-        Models(),  # type: ignore[arg-type]
-        Access(),
-        journal,
-        Limits(),
-        None,
-        address,
-    )
+    return GrpcServer(Models(), Access(), Journal(io.StringIO()), None, address)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1:0", "no.such.host.invalid:0", "127.0.0.1:x"])
@@ -80,40 +68,15 @@ def test_several_servers_share_a_port_that_is_kept_for_them() -> None:
     run(scenario)
 
 
-def certificate(folder: Path) -> Certificate:
-    """Write a key and a certificate for localhost."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    found = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    private = key.private_bytes(
-        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (folder / "cert.pem").write_bytes(found.public_bytes(pem))
-    (folder / "key.pem").write_bytes(private)
-    return Certificate(folder / "cert.pem", folder / "key.pem", now.timestamp() + 3600)
-
-
 def test_tls_with_the_public_client(tmp_path: Path) -> None:
-    held = certificate(tmp_path)
+    held = pair(tmp_path)
+    certificate = Certificate(held.certificate, held.key, 0)
 
     async def scenario() -> None:
-        assert credentials(None) is None
-        async with serving(credentials=credentials(held)) as (_, address):
+        async with serving(certificate=certificate) as (_, address):
             port = address.rpartition(":")[2]
             client = aio_client.InferenceServerClient(
-                f"localhost:{port}", ssl=True, root_certificates=str(tmp_path / "cert.pem")
+                f"localhost:{port}", ssl=True, root_certificates=str(held.certificate)
             )
             async with client:
                 x = aio_client.InferInput("x", [1], "FP32")
@@ -130,7 +93,7 @@ def test_more_calls_than_may_be_open_are_refused() -> None:
     async def scenario() -> None:
         model = Doubling()
         model.go.clear()
-        async with serving(Models(model), limits=Limits(max_queue=0)) as (_, address):
+        async with serving(Models(model, max_queue=0)) as (_, address):
             apart = [("grpc.use_local_subchannel_pool", 1)]
             async with (
                 grpc.aio.insecure_channel(address, options=apart) as one,
@@ -201,19 +164,20 @@ def test_the_end_gives_up_what_takes_too_long() -> None:
 
 def test_what_the_core_of_grpc_says_is_no_log_of_ours(tmp_path: Path) -> None:
     """A handshake that fails writes nothing to stderr, where our server is what imports gRPC."""
-    certificate(tmp_path)
+    held = pair(tmp_path)
     script = r"""
         import asyncio, io, socket, sys
         from pathlib import Path
         from ortune.server.listeners import Access
-        from ortune.server.grpc.server import credentials, server
+        from ortune.server.grpc.server import GrpcServer
         from ortune.server.logs import Journal
-        from ortune.server.repository.served import Limits
+        from ortune.server.repository.repository import Repository
         from ortune.server.listeners import Certificate
 
         async def main():
-            held = credentials(Certificate(Path("cert.pem"), Path("key.pem"), 0))
-            made = server(None, Access(), Journal(io.StringIO()), Limits(), held, "127.0.0.1:0")
+            held = Certificate(Path(sys.argv[1]), Path(sys.argv[2]), 0)
+            models, journal = Repository([], None), Journal(io.StringIO())
+            made = GrpcServer(models, Access(), journal, held, "127.0.0.1:0")
             await made.start()
             with socket.create_connection(("127.0.0.1", made.port)) as client:
                 client.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -223,7 +187,7 @@ def test_what_the_core_of_grpc_says_is_no_log_of_ours(tmp_path: Path) -> None:
         asyncio.run(main())
     """
     done = subprocess.run(
-        [sys.executable, "-c", dedent(script)],
+        [sys.executable, "-c", dedent(script), str(held.certificate), str(held.key)],
         check=True,
         capture_output=True,
         timeout=60,

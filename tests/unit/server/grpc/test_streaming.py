@@ -30,7 +30,6 @@ from ortune.protocol import messages
 from ortune.protocol.status import Refused, Status
 from ortune.server.grpc.inference import IN_FLIGHT, Inference
 from ortune.server.logs import Journal
-from ortune.server.repository.served import Limits
 
 
 def replied(given: bytes) -> Any:
@@ -193,7 +192,7 @@ def test_a_stream_that_is_given_up_leaves_the_queue(
 
 def test_a_message_above_the_cap_ends_the_stream(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        async with connected(limits=Limits(max_body=1 << 20)) as (_, channel):
+        async with connected(Models(max_body=1 << 20)) as (_, channel):
             call = channel.stream_stream(path("ModelStreamInfer"))(
                 [body(id="a"), body(np.zeros(1 << 19))]
             )
@@ -234,7 +233,7 @@ def test_a_stream_that_begins_while_the_server_ends_is_told_so(begun: bool) -> N
     """Its handler was chosen before, and runs after; or it runs, and reads nothing yet."""
 
     async def scenario() -> None:
-        inference = Inference(Models(), Journal(io.StringIO()), Limits())
+        inference = Inference(Models(), Journal(io.StringIO()))
         call = Silent()
         if not begun:
             inference.end_streams()

@@ -190,12 +190,11 @@ async def client(
             engine[""].pictures = found[""]
         return engine
 
-    bounds = Limits(**limits)
-    repository = Repository(find(paths), opened, explicit=explicit, limits=bounds)
+    repository = Repository(find(paths), opened, explicit=explicit, limits=Limits(**limits))
     await repository.start()
     journal = Journal(log, every=True)
     try:
-        yield Client(App(repository, Access(tokens), journal, bounds), repository, session, log)
+        yield Client(App(repository, Access(tokens), journal), repository, session, log)
     finally:
         session.go.set()
         await repository.drain(10)

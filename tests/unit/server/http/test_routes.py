@@ -240,7 +240,7 @@ def test_a_bug_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_it_is_an_application_of_http_alone(tmp_path: Path) -> None:
     async def main(ask: Client) -> None:
-        app = App(ask.repository, Access(), Journal(ask.log), ask.repository.limits)
+        app = App(ask.repository, Access(), Journal(ask.log))
         for kind in ("lifespan", "websocket"):
             with pytest.raises(NotImplementedError):
                 await app({"type": kind}, None, None)  # type: ignore[arg-type]
