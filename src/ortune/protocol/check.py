@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
 
 from ortune.core.facts import TensorSpec
 from ortune.protocol.datatypes import RAW_ONLY, datatype, json_unfit
@@ -39,7 +38,12 @@ def check(
     if outputs:
         _outputs(request, {spec.name: spec for spec in outputs}, model)
     if len(given) != len(inputs):
-        _number(request, inputs, model)
+        missing = [spec.name for spec in inputs if spec.name not in given]
+        raise Refused(
+            f"{_WRONG_NUMBER.format(len(inputs), len(given), model)} Got input(s) "
+            f"{_quoted(given)}, but missing required input(s) {_quoted(missing)}. "
+            "Please provide all required input(s)."
+        )
     for spec in inputs:
         if spec.name not in given:
             names = {spec.name for spec in inputs}
@@ -102,15 +106,6 @@ def _outputs(request: InferRequest, outputs: dict[str, TensorSpec], model: str) 
         kind = datatype(outputs[asked.name].dtype)
         if kind in RAW_ONLY and not asked.binary and not asked.classes:
             raise json_unfit(asked.name, kind)
-
-
-def _number(request: InferRequest, inputs: Sequence[TensorSpec], model: str) -> NoReturn:
-    missing = [spec.name for spec in inputs if spec.name not in request.inputs]
-    raise Refused(
-        f"{_WRONG_NUMBER.format(len(inputs), len(request.inputs), model)} "
-        f"Got input(s) {_quoted(request.inputs)}, but missing required input(s) "
-        f"{_quoted(missing)}. Please provide all required input(s)."
-    )
 
 
 def _listed(values: Sequence[int]) -> str:

@@ -206,17 +206,14 @@ def _cut(name: str, model: str) -> Refused:
     )
 
 
-def classify(
-    array: NDArray[Any], classes: int, labels: Sequence[str] = (), *, batched: bool = True
-) -> NDArray[Any]:
-    """Return ``score:index`` or ``score:index:label`` of the highest scores of each row.
+def classify(array: NDArray[Any], classes: int, *, batched: bool = True) -> NDArray[Any]:
+    """Return ``score:index`` of the highest scores of each row.
 
     Of equal scores the lower index comes first; NaN comes last.
 
     Args:
         array: Scores, a row of the first dimension each; without `batched` all are one row.
         classes: How many of each row at most.
-        labels: Names by index; none beyond the last.
 
     Returns:
         Object array of ``bytes``: [rows, classes], or [classes] without `batched`.
@@ -233,23 +230,14 @@ def classify(
     scores = array.reshape(rows, width)
     if kind[0] in "FB":
         scores = scores.astype(np.float64)
-    made = np.empty((rows, min(classes, width)), object)
-    for row, values in zip(made, scores, strict=True):
+    top = np.empty((rows, min(classes, width)), object)
+    for row, values in zip(top, scores, strict=True):
+        real = values.dtype.kind == "f"
+        ranked = np.where(np.isnan(values), -np.inf, values) if real else values
+        order = width - 1 - np.argsort(ranked[::-1], kind="stable")[::-1]
+        # A score as C++'s ``std::to_string`` writes it: six decimals.
         row[:] = [
-            _written(values[index], int(index), labels)
-            for index in _order(values)[: min(classes, width)]
+            f"{f'{values[index]:f}' if real else values[index]}:{index}".encode()
+            for index in order[: min(classes, width)]
         ]
-    return made if batched else made[0]
-
-
-def _order(values: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the indices of values from the highest."""
-    known = np.where(np.isnan(values), -np.inf, values) if values.dtype.kind == "f" else values
-    return len(values) - 1 - np.argsort(known[::-1], kind="stable")[::-1]
-
-
-def _written(score: Any, index: int, labels: Sequence[str]) -> bytes:
-    """Write a score as C++'s ``std::to_string``: six decimals."""
-    value = f"{score:f}" if isinstance(score, np.floating) else str(score)
-    label = f":{labels[index]}" if index < len(labels) else ""
-    return f"{value}:{index}{label}".encode()
+    return top if batched else top[0]

@@ -137,7 +137,8 @@ def model_config(
 
     def told(one: TensorSpec, **more: Any) -> dict[str, Any]:
         dims = _dims(one)[1 if max_batch else 0 :]
-        common = {"data_type": _type(one), "dims": dims, "is_shape_tensor": False}
+        kind = datatype(one.dtype).replace("BYTES", "STRING")
+        common = {"data_type": f"TYPE_{kind}", "dims": dims, "is_shape_tensor": False}
         return {"name": one.name, **common, **more}
 
     optional = {"format": "FORMAT_NONE", "allow_ragged_batch": False, "optional": False}
@@ -151,7 +152,16 @@ def model_config(
         "output": [told(one, label_filename="") for one in outputs],
         "batch_input": [],
         "batch_output": [],
-        "instance_group": [_group(name, at, one) for at, one in enumerate(instances)],
+        "instance_group": [
+            {
+                "name": f"{name}_{place}",
+                "kind": "KIND_GPU" if group.kind == "gpu" else "KIND_CPU",
+                "count": group.count,
+                "gpus": [group.index] if group.kind == "gpu" else [],
+                "passive": False,
+            }
+            for place, group in enumerate(instances)
+        ],
         "default_model_filename": "",
         "cc_model_filenames": {},
         "metric_tags": {},
@@ -168,14 +178,6 @@ def model_config(
     return config
 
 
-def _group(name: str, at: int, group: InstanceGroup) -> dict[str, Any]:
-    """Return one instance group; Triton knows the CPU and GPUs by number."""
-    told = {"name": f"{name}_{at}", "kind": "KIND_CPU", "count": group.count, "gpus": []}
-    if group.kind == "gpu":
-        told |= {"kind": "KIND_GPU", "gpus": [group.index]}
-    return told | {"passive": False}
-
-
 def as_message(name: str, content: Mapping[str, Any]) -> Any:
     """Return a message of the protocol with a content in its JSON form.
 
@@ -183,11 +185,6 @@ def as_message(name: str, content: Mapping[str, Any]) -> Any:
         name: Such as ``ModelMetadataResponse``.
     """
     return json_format.ParseDict(dict(content), message(name)())
-
-
-def _type(spec: TensorSpec) -> str:
-    told = datatype(spec.dtype)
-    return f"TYPE_{'STRING' if told == 'BYTES' else told}"
 
 
 def _dims(spec: TensorSpec) -> list[int]:

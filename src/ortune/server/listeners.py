@@ -101,15 +101,10 @@ def read_tokens(path: str | Path | None, warn: Warn) -> Access:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate, with those that it was issued by behind it, and its private key: PEM files.
-
-    Attributes:
-        expires: Seconds since 1970.
-    """
+    """A certificate, with those that it was issued by behind it, and its key: PEM files."""
 
     path: Path
     key: Path
-    expires: float
 
 
 def check_certificate(
@@ -146,7 +141,7 @@ def check_certificate(
     if expires - time.time() < _EXPIRES_SOON_S:
         day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(expires))
         warn(f"certificate {path} expires on {day}")
-    return Certificate(path, key, expires)
+    return Certificate(path, key)
 
 
 def _shake_hands(server: ssl.SSLContext, path: Path) -> float:

@@ -90,8 +90,16 @@ def serve_here(asked: Serve, listeners: Listeners, journal: Journal, ready: Read
         most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
         if soft != resource.RLIM_INFINITY and soft < most:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    _keep_freed_memory()
-    with asyncio.Runner(loop_factory=_loop()) as runner:
+    # glibc keeps what requests free, unless a variable says otherwise; see serving-grpc.
+    if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        with suppress(AttributeError, OSError, TypeError):  # not glibc; no such library; Windows
+            mallopt = ctypes.CDLL(None).mallopt
+            mallopt(_MMAP_THRESHOLD, 32 << 20)
+            mallopt(_TRIM_THRESHOLD, 256 << 20)
+    new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with suppress(ImportError):
+        from uvloop import new_event_loop as new_loop
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         left = runner.run(_OneProcess(asked, listeners, journal, ready).serve())
     if left is None:
         raise KeyboardInterrupt
@@ -188,22 +196,3 @@ class _OneProcess:
 
             ends.append(end_http)
         return ends
-
-
-def _loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes the loop: uvloop's where it is installed."""
-    try:
-        from uvloop import new_event_loop
-    except ImportError:
-        return None
-    return new_event_loop
-
-
-def _keep_freed_memory() -> None:
-    """Have glibc keep what requests free, unless a variable says otherwise; see serving-grpc."""
-    if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
-        return
-    with suppress(AttributeError, OSError, TypeError):  # not glibc; no such library; Windows
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_MMAP_THRESHOLD, 32 << 20)
-        mallopt(_TRIM_THRESHOLD, 256 << 20)

@@ -27,10 +27,19 @@ def carry_out(asked: Serve, ready: Ready | None) -> int:
         How many did not get an answer in time: requests, or processes that had such.
 
     Raises:
-        OrtuneError: A package, a port or a model is not to be had.
+        OrtuneError: A package of extra ``serve``, a port or a model is not to be had.
         KeyboardInterrupt: It was told to end twice.
     """
-    demand_installed()
+    missing = []
+    for name in _NEEDED:
+        try:
+            found = find_spec(name)
+        except ModuleNotFoundError:  # the package around it
+            found = None
+        if found is None:
+            missing.append(name)
+    if missing:
+        raise OrtuneError(f"serving needs {', '.join(missing)}", fix="pip install 'ortune[serve]'")
     if asked.explicit and asked.processes > 1:
         raise BadSettings(
             "--explicit with --processes: what a client loads would be in one process alone",
@@ -56,24 +65,6 @@ def carry_out(asked: Serve, ready: Ready | None) -> int:
         from ortune.server.run import serve_here
 
         return serve_here(asked, listeners, journal, ready or log)
-
-
-def demand_installed() -> None:
-    """Refuse to begin without the packages of extra ``serve``.
-
-    Raises:
-        OrtuneError: One is missing.
-    """
-    missing = [name for name in _NEEDED if not _is_there(name)]
-    if missing:
-        raise OrtuneError(f"serving needs {', '.join(missing)}", fix="pip install 'ortune[serve]'")
-
-
-def _is_there(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:  # the package around it
-        return False
 
 
 serve = verb(Serve, run)

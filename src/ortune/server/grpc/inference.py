@@ -12,7 +12,6 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 
 from ortune.protocol import messages
-from ortune.protocol.inference import InferRequest
 from ortune.protocol.status import Refused, Status, refused
 from ortune.server.logs import Journal, LoggedRequest
 from ortune.server.repository.repository import Repository
@@ -178,7 +177,16 @@ class Inference:
         self._reading.add(reading)
         try:
             while (reply := await replies.get()) is not None:
-                await _tell(context, call, await reply)
+                answer = (replied := await reply).answer
+                if not isinstance(answer, Refused):
+                    await context.write(answer)
+                elif call.ends_on_error:
+                    await refuse(context, answer)
+                else:
+                    failed = messages.message("ModelStreamInferResponse")(
+                        error_message=answer.text, infer_response={"id": replied.id}
+                    )
+                    await context.write(failed.SerializeToString())
                 room.release()
             await asyncio.wait([reading])
         finally:
@@ -218,7 +226,12 @@ class Inference:
             model, version, id = asked.model, asked.version, asked.request.id
             served = self._repository.model(model, version)
             version = served.version
-            response = await served.infer(self._in_time(asked.request, call))
+            request = asked.request
+            if call.seconds is not None:  # it waits no longer than its call
+                left = max(1, int(call.seconds * 1e6))
+                if left < (request.timeout_us or self._limits.timeout_s * 1e6 or left + 1):
+                    request = replace(request, timeout_us=left)
+            response = await served.infer(request)
             queue_ms, rows = response.queue_ns / 1e6, response.rows
             if streamed:
                 final = {**response.parameters, _FINAL: True}
@@ -246,25 +259,3 @@ class Inference:
                 )
             )
         return _Reply(id, answer)
-
-    def _in_time(self, request: InferRequest, call: Caller) -> InferRequest:
-        """Return a request that waits no longer than its call."""
-        if call.seconds is None:
-            return request
-        left = max(1, int(call.seconds * 1e6))
-        allowed = request.timeout_us or self._limits.timeout_s * 1e6 or left + 1
-        return replace(request, timeout_us=left) if left < allowed else request
-
-
-async def _tell(context: Any, call: Caller, reply: _Reply) -> None:
-    """Write one message of a stream."""
-    answer = reply.answer
-    if not isinstance(answer, Refused):
-        await context.write(answer)
-        return
-    if call.ends_on_error:
-        await refuse(context, answer)
-    failed = messages.message("ModelStreamInferResponse")(
-        error_message=answer.text, infer_response={"id": reply.id}
-    )
-    await context.write(failed.SerializeToString())

@@ -186,11 +186,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def _here(request: Any) -> Any:
-    """Return a request about the repository, of which there is one alone.
-
-    Raises:
-        Refused: It names another.
-    """
+    """Return a request about the repository, of which there is one alone."""
     if request.repository_name:
         raise Refused("'repository_name' specification is not supported", Status.UNSUPPORTED)
     return request

@@ -100,7 +100,10 @@ class Exchange:
             or b"transfer-encoding" in self.headers
         )
         self.model = self.version = ""
-        self.echo = _harmless(self.headers.get(b"x-request-id", b""))
+        # A short id of printable ASCII is told as it is, and none in the place of any other.
+        echo = self.headers.get(b"x-request-id", b"")
+        fits = len(echo) <= _MOST_ID and echo.isascii() and echo.decode().isprintable()
+        self.echo = echo if fits else b""
         self.id = self.echo.decode()
         self.rows = self.received = 0
         self.queue_ms = 0.0
@@ -119,11 +122,6 @@ def json_reply(value: Any, status: int = 200, *headers: Header) -> Reply:
 def error_reply(status: int, text: str, *headers: Header) -> Reply:
     """Return a refusal as the protocol words it."""
     return json_reply({"error": text}, status, *headers)
-
-
-def _harmless(id: bytes) -> bytes:
-    """Return a short id of printable ASCII as it is, and none in the place of any other."""
-    return id if len(id) <= _MOST_ID and id.isascii() and id.decode().isprintable() else b""
 
 
 _ENCODINGS = ("gzip", "deflate")
@@ -169,7 +167,12 @@ class Bodies:
             HttpError: Its encoding is not known.
             Disconnected: The client went away.
         """
-        inflater = _inflater(exchange.header(b"content-encoding").lower())
+        encoding, inflater = exchange.header(b"content-encoding").lower(), None
+        if encoding in _ENCODINGS:
+            inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, as its head says
+        elif encoding not in ("", "identity"):
+            accepted = (b"accept-encoding", ", ".join(_ENCODINGS).encode())
+            raise HttpError(415, "Unsupported compression type", accepted)
         self._demand_fits(int(exchange.header(b"content-length") or 0))
         body = _Body()
         try:
@@ -228,16 +231,6 @@ class Bodies:
             )
 
 
-def _inflater(encoding: str) -> Any:
-    """Return what inflates a body, None where it is plain."""
-    if encoding in _ENCODINGS:
-        return zlib.decompressobj(zlib.MAX_WBITS | 32)  # tells gzip from zlib by the first bytes
-    if encoding not in ("", "identity"):
-        accepted = (b"accept-encoding", ", ".join(_ENCODINGS).encode())
-        raise HttpError(415, "Unsupported compression type", accepted)
-    return None
-
-
 def _not_inflated(why: str) -> Refused:
     return Refused(f"the body cannot be inflated: {why}")
 
@@ -271,17 +264,18 @@ class ClientWatch:
     def __init__(self, exchange: Exchange) -> None:
         loop = asyncio.get_running_loop()
         self._exchange, self._answering = exchange, asyncio.current_task()
-        self._timer = loop.call_later(PATIENCE_S, self._begin)
         self._looking: asyncio.Task[None] | None = None
+
+        def begin() -> None:
+            self._looking = asyncio.ensure_future(self._look())
+
+        self._timer = loop.call_later(PATIENCE_S, begin)
 
     def end(self) -> None:
         """Look no more."""
         self._timer.cancel()
         if self._looking is not None:
             self._looking.cancel()
-
-    def _begin(self) -> None:
-        self._looking = asyncio.ensure_future(self._look())
 
     async def _look(self) -> None:
         exchange = self._exchange

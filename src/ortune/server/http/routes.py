@@ -101,13 +101,7 @@ class Routes:
     # --- inference --------------------------------------------------------------------------
 
     async def _infer(self, exchange: Exchange) -> Reply:
-        """Answer an infer request.
-
-        Raises:
-            Refused: It is wrong, does not fit the model, or cannot be answered now.
-            HttpError: Its body cannot be read.
-            Disconnected: The client went away.
-        """
+        """Answer an infer request."""
         exchange.told = True
         served = self._repository.model(exchange.model, exchange.version)
         exchange.version = served.version

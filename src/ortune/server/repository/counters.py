@@ -170,6 +170,33 @@ def _together(parts: Sequence[Mapping[int, Batches]]) -> dict[int, Batches]:
 
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_METRICS: tuple[tuple[str, str, Callable[[Counters], int], str], ...] = (
+    (
+        "request_success",
+        "Number of successful inference requests, all batch sizes",
+        lambda counters: counters.answered,
+        "counter",
+    ),
+    (
+        "count",
+        "Number of inferences performed, rows of a batch one by one",
+        lambda counters: counters.inferences,
+        "counter",
+    ),
+    (
+        "exec_count",
+        "Number of model executions performed, a batch as one",
+        lambda counters: sum(runs.count for runs in counters.runs.values()),
+        "counter",
+    ),
+    (
+        "pending_request_count",
+        "Number of requests that wait for execution",
+        lambda counters: counters.waiting,
+        "gauge",
+    ),
+)
+"""Metric of a model, what it is, its value and kind."""
 _TIMES = {
     "request": ("success", "inference request"),
     "queue": ("queue", "inference queuing"),
@@ -191,55 +218,34 @@ def metrics_text(models: Iterable[tuple[str, str, Counters]]) -> str:
     counted = [(f'model="{name}",version="{at}"', counters) for name, at, counters in models]
     lines = list[str]()
 
-    def add(name: str, what: str, samples: Iterable[tuple[str, float]], *, kind: str) -> None:
-        lines.extend((f"# HELP {name} {what}", f"# TYPE {name} {kind}"))
-        lines.extend(f"{name}{labels} {value}" for labels, value in samples)
-
-    def add_of_models(
-        name: str, what: str, value: Callable[[Counters], int], kind: str = "counter"
+    def add(
+        name: str, what: str, samples: Iterable[tuple[str, float]], kind: str = "counter"
     ) -> None:
-        samples = [(f"{{{labels}}}", value(counters)) for labels, counters in counted]
-        add(f"nv_inference_{name}", what, samples, kind=kind)
+        lines.extend((f"# HELP {name} {what}", f"# TYPE {name} {kind}"))
+        lines.extend(
+            f"{name}{{{labels}}} {value}" if labels else f"{name} {value}"
+            for labels, value in samples
+        )
 
-    add_of_models(
-        "request_success",
-        "Number of successful inference requests, all batch sizes",
-        lambda counters: counters.answered,
-    )
+    for name, what, value, kind in _METRICS:
+        samples = [(labels, value(counters)) for labels, counters in counted]
+        add(f"nv_inference_{name}", what, samples, kind)
     failures = [
-        (f'{{{labels},reason="{why}"}}', counters.failed[why])
+        (f'{labels},reason="{why}"', counters.failed[why])
         for labels, counters in counted
         for why in REASONS
     ]
     what = "Number of failed inference requests, all batch sizes"
-    add("nv_inference_request_failure", what, failures, kind="counter")
-    add_of_models(
-        "count",
-        "Number of inferences performed, rows of a batch one by one",
-        lambda counters: counters.inferences,
-    )
-    add_of_models(
-        "exec_count",
-        "Number of model executions performed, a batch as one",
-        lambda counters: sum(runs.count for runs in counters.runs.values()),
-    )
+    add("nv_inference_request_failure", what, failures)
     for part, (key, what) in _TIMES.items():
-        add_of_models(
-            f"{part}_duration_us",
-            f"Cumulative {what} duration in microseconds",
-            lambda counters, key=key: counters.durations()[key][1] // 1000,  # type: ignore[misc]
-        )
-    add_of_models(
-        "pending_request_count",
-        "Number of requests that wait for execution",
-        lambda counters: counters.waiting,
-        kind="gauge",
-    )
+        times = [(labels, counters.durations()[key][1] // 1000) for labels, counters in counted]
+        name = f"nv_inference_{part}_duration_us"
+        add(name, f"Cumulative {what} duration in microseconds", times)
     memory = psutil.virtual_memory()
     for name, what, number in (
         ("utilization", "CPU utilization rate [0.0 - 1.0]", psutil.cpu_percent(None) / 100),
         ("memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total),
         ("memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used),
     ):
-        add(f"nv_cpu_{name}", what, [("", number)], kind="gauge")
+        add(f"nv_cpu_{name}", what, [("", number)], "gauge")
     return "".join(f"{line}\n" for line in lines)

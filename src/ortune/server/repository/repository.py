@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +28,8 @@ from ortune.server.repository.sources import NAME, ModelSource, State
 
 Opener: TypeAlias = Callable[[Path], Engine]
 """Opens a file; it may block and raise any error."""
+Note: TypeAlias = Callable[[str], None]
+NO_CONTROL = "explicit model load / unload is not allowed if polling is enabled"
 
 
 @dataclass(eq=False)
@@ -48,23 +50,6 @@ class OpenFile:
     def __post_init__(self) -> None:
         for one in self.served:
             one.counters.follow(one.call)
-
-    @property
-    def running(self) -> int:
-        """Requests that are not answered yet."""
-        return sum(one.running for one in self.served)
-
-    def stop(self) -> None:
-        """Refuse requests from now on."""
-        for one in self.served:
-            one.stop()
-
-    async def close(self) -> None:
-        """Close the engine when all requests are answered."""
-        for one in self.served:
-            await one.close()
-            one.counters.leave(one.call)
-        await asyncio.to_thread(self.engine.close)
 
 
 @dataclass(eq=False)
@@ -140,98 +125,6 @@ def open_changed(
     return list(files), engines, failure
 
 
-class Catalog:
-    """The sources of a server with what is open of them.
-
-    Attributes:
-        slots: Name of a source -> its place.
-    """
-
-    def __init__(self, given: Iterable[ModelSource]) -> None:
-        self.slots = {source.name: Slot(source) for source in given}
-        self._versions: dict[str, dict[str, Served]] = {}
-        self._newest: dict[str, Served] = {}
-
-    def model(self, name: str, version: str = "") -> Served:
-        """Return a model; the highest version where none is named.
-
-        Raises:
-            Refused: There is none, or not yet, or not any more.
-        """
-        found = self._versions.get(name, {}).get(version) if version else self._newest.get(name)
-        if found is None:
-            raise self._unknown(name, version)
-        return found
-
-    def models(self) -> list[Served]:
-        """Return all that is served, by name and version."""
-        return [one for versions in self._versions.values() for one in versions.values()]
-
-    def versions(self, name: str) -> list[str]:
-        """Return the versions of a model, the lowest first."""
-        return sorted(self._versions.get(name, ()), key=int)
-
-    def slot(self, name: str) -> Slot | None:
-        """Return where a model comes from, by its name or by that of its source."""
-        named = (slot for slot in self.slots.values() if name in slot.names)
-        return self.slots.get(name) or next(named, None)
-
-    def demand_free(self, name: str, slot: Slot) -> None:
-        """Check that a model of a source may have a name.
-
-        Raises:
-            BadSettings: It is none that a URL takes, or another source has it.
-        """
-        if not NAME.fullmatch(name):
-            raise BadSettings(
-                f"a model cannot be served as '{name}'",
-                fix="name its source with letters, digits, '.', '_', '-': net=PATH",
-            )
-        if self.slot(name) not in (None, slot):
-            raise BadSettings(
-                f"two models would be served as '{name}'", fix="give one source a name: net=PATH"
-            )
-
-    def place(self, slot: Slot, files: dict[str, OpenFile]) -> list[OpenFile]:
-        """Let these files of a source answer from now on; return those that did until now."""
-        gone = [file for file in slot.open.values() if file not in files.values()]
-        slot.open = files
-        if files:
-            slot.names = tuple(dict.fromkeys(o.name for f in files.values() for o in f.served))
-        found: dict[str, dict[str, Served]] = {}
-        for file in (file for one in self.slots.values() for file in one.open.values()):
-            for served in file.served:
-                found.setdefault(served.name, {})[served.version] = served
-        self._versions = found
-        self._newest = {name: held[max(held, key=int)] for name, held in found.items()}
-        return gone
-
-    def _unknown(self, name: str, version: str) -> Refused:
-        """Return Triton's words for why there is no such model."""
-        if version and not (version.isascii() and version.isdecimal()):
-            return Refused(
-                f"failed to get model version from specified version string '{version}', "
-                "version should be an integral value > 0"
-            )
-        said = f"Request for unknown model: '{name}'"
-        slot = self.slot(name)
-        if slot is None:
-            return Refused(f"{said} is not found", Status.NOT_FOUND)
-        if slot.open and name in slot.names:
-            return Refused(f"{said} version {version} is not found", Status.NOT_FOUND)
-        if slot.open:
-            held = ", ".join(f"'{one}'" for one in slot.names)
-            return Refused(f"{said} is not found", Status.NOT_FOUND, f"name one of {held}")
-        if slot.wanted and not slot.reason:
-            at = f" version {version}" if version else ""
-            return Refused(f"{said}{at} is not at ready state", Status.UNAVAILABLE)
-        return Refused(f"{said} has no available versions", Status.NOT_FOUND)
-
-
-Note: TypeAlias = Callable[[str], None]
-NO_CONTROL = "explicit model load / unload is not allowed if polling is enabled"
-
-
 class Repository:
     """Models by name and version. All of it belongs to one event loop.
 
@@ -259,7 +152,9 @@ class Repository:
             note: Is told in one line what changes, and what could not be opened.
         """
         self.limits, self.explicit = limits or Limits(), explicit
-        self._catalog = Catalog(given)
+        self._slots = {source.name: Slot(source) for source in given}
+        self._versions: dict[str, dict[str, Served]] = {}
+        self._newest: dict[str, Served] = {}
         self._open, self._note = open_, note
         self._counters: dict[tuple[str, str], Counters] = {}
         self._around = Around(
@@ -267,8 +162,8 @@ class Repository:
             Room(self.limits.max_held),
             Timeouts(self.limits.timeout_s),
             Decoder(self.limits.max_queue),
-            self._catalog.model,
-            self._catalog.versions,
+            self.model,
+            lambda name: sorted(self._versions.get(name, ()), key=int),
         )
         self._opening = ThreadPoolExecutor(1, "ortune open")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -290,11 +185,14 @@ class Repository:
         Raises:
             Refused: There is none, or not yet, or not any more.
         """
-        return self._catalog.model(name, version)
+        served = self._versions.get(name, {}).get(version) if version else self._newest.get(name)
+        if served is None:
+            raise self._unknown(name, version)
+        return served
 
     def models(self) -> list[Served]:
         """Return all that is served, by name and version."""
-        return self._catalog.models()
+        return [served for versions in self._versions.values() for served in versions.values()]
 
     def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
         """Return the statistics of one version, of all versions of a model, or of all models.
@@ -316,7 +214,7 @@ class Repository:
         Args:
             ready: Leave out what cannot answer.
         """
-        rows = [row for slot in self._catalog.slots.values() for row in slot.rows()]
+        rows = [row for slot in self._slots.values() for row in slot.rows()]
         return [row for row in rows if not ready or row["state"] == "READY"]
 
     # --- changing ---------------------------------------------------------------------------
@@ -328,7 +226,7 @@ class Repository:
             OrtuneError: One cannot be opened; none is served then.
         """
         try:
-            for slot in self._catalog.slots.values():
+            for slot in self._slots.values():
                 await self._exchange(slot)
         except BaseException:
             await self.drain(5)
@@ -371,7 +269,13 @@ class Repository:
         slot = self._controlled(name)
         if slot is None:
             raise Refused(f"failed to unload '{name}': it is not found", Status.NOT_FOUND)
-        await self._apart(self._remove(slot))
+
+        async def remove() -> None:
+            async with slot.turn:
+                slot.wanted, slot.reason = False, "unloaded"
+                self._place(slot, {})
+
+        await self._apart(remove())
 
     async def reload(self, name: str) -> None:
         """Exchange a model whose files changed: nobody waits, and nothing is dropped.
@@ -379,7 +283,7 @@ class Repository:
         Raises:
             OrtuneError: A new file cannot be opened; what was served is served on.
         """
-        slot = self._catalog.slot(name)
+        slot = self._slot(name)
         if slot is None:
             raise Refused(f"Request for unknown model: '{name}' is not found", Status.NOT_FOUND)
         await self._apart(self._exchange(slot))
@@ -388,14 +292,10 @@ class Repository:
         """Return what changed on disk since it was last tried: source -> state. It blocks."""
         found = {
             name: sources.states(slot.source)
-            for name, slot in self._catalog.slots.items()
+            for name, slot in self._slots.items()
             if slot.wanted and not slot.turn.locked()
         }
-        return {
-            name: now
-            for name, now in found.items()
-            if now and now != self._catalog.slots[name].seen
-        }
+        return {name: now for name, now in found.items() if now and now != self._slots[name].seen}
 
     async def drain(self, seconds: float) -> int:
         """Let no request in, answer those that run, and close the models.
@@ -405,20 +305,47 @@ class Repository:
         """
         self._draining = True
         for file in list(self._alive):
-            file.stop()
+            for served in file.served:
+                served.stop()
             self._retire(file)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
         self._opening.shutdown(wait=False, cancel_futures=True)
         self._around.decoder.close()
-        return sum(file.running for file in self._alive)
+        return sum(served.running for file in self._alive for served in file.served)
 
     # --- how --------------------------------------------------------------------------------
+
+    def _slot(self, name: str) -> Slot | None:
+        """Return where a model comes from, by its name or by that of its source."""
+        named = (slot for slot in self._slots.values() if name in slot.names)
+        return self._slots.get(name) or next(named, None)
+
+    def _unknown(self, name: str, version: str) -> Refused:
+        """Return Triton's words for why there is no such model."""
+        if version and not (version.isascii() and version.isdecimal()):
+            return Refused(
+                f"failed to get model version from specified version string '{version}', "
+                "version should be an integral value > 0"
+            )
+        said = f"Request for unknown model: '{name}'"
+        slot = self._slot(name)
+        if slot is None:
+            return Refused(f"{said} is not found", Status.NOT_FOUND)
+        if slot.open and name in slot.names:
+            return Refused(f"{said} version {version} is not found", Status.NOT_FOUND)
+        if slot.open:
+            held = ", ".join(f"'{one}'" for one in slot.names)
+            return Refused(f"{said} is not found", Status.NOT_FOUND, f"name one of {held}")
+        if slot.wanted and not slot.reason:
+            at = f" version {version}" if version else ""
+            return Refused(f"{said}{at} is not at ready state", Status.UNAVAILABLE)
+        return Refused(f"{said} has no available versions", Status.NOT_FOUND)
 
     def _controlled(self, name: str) -> Slot | None:
         if not self.explicit:
             raise Refused(NO_CONTROL, Status.UNAVAILABLE)
-        return self._catalog.slot(name)
+        return self._slot(name)
 
     async def _exchange(self, slot: Slot) -> None:
         """Open what changed beside what answers, put it in its place, and close the old."""
@@ -444,23 +371,22 @@ class Repository:
                 self._note(f"{slot.source.name}: {slot.reason}{stands}")
                 raise failure
 
-    async def _remove(self, slot: Slot) -> None:
-        async with slot.turn:
-            slot.wanted, slot.reason = False, "unloaded"
-            self._place(slot, {})
-
     def _opened(self, slot: Slot, version: str, engine: Engine, state: State) -> OpenFile:
-        """Prepare an engine's models to be served.
-
-        Raises:
-            OrtuneError: Another source has one of their names, or the protocol cannot carry them;
-                or the server ends.
-        """
+        """Prepare an engine's models to be served."""
         if self._draining:
             raise Refused(NOT_READY, Status.UNAVAILABLE)
         names = {model: slot.name(model) for model in engine.models}
         for name in names.values():
-            self._catalog.demand_free(name, slot)
+            if not NAME.fullmatch(name):
+                raise BadSettings(
+                    f"a model cannot be served as '{name}'",
+                    fix="name its source with letters, digits, '.', '_', '-': net=PATH",
+                )
+            if self._slot(name) not in (None, slot):
+                raise BadSettings(
+                    f"two models would be served as '{name}'",
+                    fix="give one source a name: net=PATH",
+                )
         made = [
             Served(
                 name,
@@ -477,30 +403,48 @@ class Repository:
 
     def _place(self, slot: Slot, files: dict[str, OpenFile]) -> None:
         """Let these files of a source answer from now on, and close the others behind them."""
-        for file in self._catalog.place(slot, files):
+        gone = [file for file in slot.open.values() if file not in files.values()]
+        slot.open = files
+        if files:
+            slot.names = tuple(dict.fromkeys(o.name for f in files.values() for o in f.served))
+        self._versions = {}
+        for served in (
+            served
+            for one in self._slots.values()
+            for file in one.open.values()
+            for served in file.served
+        ):
+            self._versions.setdefault(served.name, {})[served.version] = served
+        self._newest = {name: held[max(held, key=int)] for name, held in self._versions.items()}
+        for file in gone:
             self._retire(file)
 
     def _retire(self, file: OpenFile) -> None:
         """Close a file when its last request is answered."""
+
+        async def close() -> None:
+            for served in file.served:
+                await served.close()
+                served.counters.leave(served.call)
+            await asyncio.to_thread(file.engine.close)
+            self._alive.discard(file)
+
         if not file.leaving:
             file.leaving = True
-            self._spawn(self._close(file))
-
-    async def _close(self, file: OpenFile) -> None:
-        await file.close()
-        self._alive.discard(file)
+            self._spawn(close())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start what goes on whoever gives up waiting for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # told to whoever waits, and noted
+        def end(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                task.exception()  # told to whoever waits, and noted
+
+        task.add_done_callback(end)
+        return task
 
     async def _apart(self, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.shield(self._spawn(work))

@@ -131,11 +131,6 @@ def carried(
     return kept
 
 
-def ranked(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """Return what is told of inputs or outputs: one free dimension where the rank is not known."""
-    return [replace(one, shape=(None,)) if one.shape is None else one for one in specs]
-
-
 FORMATS = ("JPEG", "PNG")
 MOST_PIXELS = 1 << 26
 """A picture of more is refused before it is unpacked: a few kB of PNG may claim any size."""
@@ -265,6 +260,7 @@ class Served:
             engine joins nothing: then requests have as many rows as they like.
         counters: What became of its requests.
         call: The engine's model.
+        running: Requests that are not answered yet.
     """
 
     def __init__(
@@ -284,21 +280,14 @@ class Served:
         self._all = tuple(Asked(spec.name) for spec in self.outputs)
         self._datatypes = {spec.name: datatype(spec.dtype) for spec in self.outputs}
         self._raw_only = not RAW_ONLY.isdisjoint(self._datatypes.values())
-        self._told = ranked(self.inputs), ranked(self.outputs)
+        self._described = tuple(
+            [replace(one, shape=(None,)) if one.shape is None else one for one in specs]
+            for specs in (self.inputs, self.outputs)
+        )  # one free dimension where the rank is not known
         self._texts = tuple(spec.name for spec in self.inputs if spec.dtype == "str")
-        self._running = 0
+        self.running = 0
         self._stopped = self._closed = False
         self._idle = asyncio.Event()
-
-    @property
-    def takes_pictures(self) -> bool:
-        """Whether a JPEG or PNG may be posted in the place of tensors."""
-        return self.call.pictures is not None
-
-    @property
-    def running(self) -> int:
-        """Requests that are not answered yet."""
-        return self._running
 
     async def infer(self, request: InferRequest) -> Inferred:
         """Answer one request.
@@ -310,7 +299,7 @@ class Served:
         if (other := self._successor()) is not None:
             return await other.infer(request)
         began, computing, size = perf_counter_ns(), False, 0
-        self._running += 1
+        self.running += 1
         try:
             # Refuse what the model cannot take, before it waits.
             if self._stopped or self._closed:
@@ -338,8 +327,8 @@ class Served:
             return Inferred(self.name, self.version, request.id, outputs, {}, rows, waited, took)
         finally:
             self._around.room.held -= size
-            self._running -= 1
-            if not self._running:
+            self.running -= 1
+            if not self.running:
                 self._idle.set()
 
     async def infer_picture(self, body: bytes, id: str = "") -> Inferred:
@@ -369,7 +358,7 @@ class Served:
     def metadata(self) -> dict[str, Any]:
         """Return name, versions, inputs and outputs."""
         versions = self._around.versions(self.name)
-        return metadata.model_metadata(self.name, versions, PLATFORM, *self._told)
+        return metadata.model_metadata(self.name, versions, PLATFORM, *self._described)
 
     def config(self) -> dict[str, Any]:
         """Return how it is served."""
@@ -377,7 +366,7 @@ class Served:
         return metadata.model_config(
             self.name,
             PLATFORM,
-            *self._told,
+            *self._described,
             max_batch=self.max_batch,
             instances=how.groups,
             delay_us=how.max_delay_us,
@@ -396,7 +385,7 @@ class Served:
 
     async def close(self) -> None:
         """Return when no request runs; those that come later are another one's."""
-        while self._running:
+        while self.running:
             self._idle.clear()
             await self._idle.wait()
         self._closed = True

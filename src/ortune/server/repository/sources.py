@@ -52,11 +52,16 @@ class ModelSource:
             if not self.path.is_file():
                 raise BadSettings(f"there is no file {self.path}", fix="name a bundle or a model")
             return {ONLY: self.path}
-        found = {
-            folder.name: _only(folder)
-            for folder in sorted(self.path.iterdir(), key=lambda one: (len(one.name), one.name))
-            if folder.is_dir() and _VERSION.fullmatch(folder.name)
-        }
+        found = {}
+        for folder in sorted(self.path.iterdir(), key=lambda one: (len(one.name), one.name)):
+            if folder.is_dir() and _VERSION.fullmatch(folder.name):
+                files = [file for file in folder.iterdir() if file.name.endswith(_SUFFIXES)]
+                if len(files) != 1:
+                    raise BadSettings(
+                        f"{folder} holds {count(len(files), 'model')}, and a version is one",
+                        fix="leave one .ortune or .onnx file in it",
+                    )
+                found[folder.name] = files[0]
         if not found:
             raise BadSettings(
                 f"{self.path} has no version in it",
@@ -74,7 +79,10 @@ def find(given: Iterable[str | Path]) -> list[ModelSource]:
     found: dict[str, ModelSource] = {}
     for one in map(str, given):
         name, _, path = ("", "", one) if Path(one).exists() else one.rpartition("=")
-        source = ModelSource(name or _stem(Path(path)), Path(path))
+        if not name:
+            file = Path(os.path.abspath(path))  # noqa: PTH100 (a link keeps its own name)
+            name = file.stem if file.name.endswith(_SUFFIXES) else file.name
+        source = ModelSource(name, Path(path))
         if not NAME.fullmatch(source.name):
             raise BadSettings(
                 f"a model cannot be served as '{source.name}'",
@@ -122,19 +130,3 @@ def _beside(path: Path, seen: _Look) -> tuple[Path, ...]:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
             return tuple(path.parent / name for name in sorted(set(locations(data))))
     return ()
-
-
-def _stem(path: Path) -> str:
-    name = Path(os.path.abspath(path)).name  # noqa: PTH100 (a link keeps its own name)
-    return Path(name).stem if name.endswith(_SUFFIXES) else name
-
-
-def _only(folder: Path) -> Path:
-    """Return the file of one version."""
-    found = sorted(one for one in folder.iterdir() if one.name.endswith(_SUFFIXES))
-    if len(found) != 1:
-        raise BadSettings(
-            f"{folder} holds {count(len(found), 'model')}, and a version is one",
-            fix="leave one .ortune or .onnx file in it",
-        )
-    return found[0]
