@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from ortune.engine.golden import TOLERANCE_DB, snr_db
 from ortune.load_testing.requests import ServerUrl
 from ortune.load_testing.server import model_path
 from ortune.protocol import datatypes
+from ortune.protocol.status import Refused
 
 
 def input_specs(metadata: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
@@ -72,7 +73,7 @@ def http_request(
     url: ServerUrl, model: str, version: str, sample: Tensors, token: str = ""
 ) -> bytes:
     """Return a whole request, its tensors in binary."""
-    raw = [_to_bytes(array) for array in sample.values()]
+    raw = [datatypes.to_raw(array) for array in sample.values()]
     tensors = [
         {
             "name": name,
@@ -105,16 +106,9 @@ def grpc_request(model: str, version: str, sample: Tensors) -> bytes:
     for name, array in sample.items():
         datatype = datatypes.datatype(array.dtype)
         request.inputs.add(name=name, datatype=datatype, shape=array.shape)
-        request.raw_input_contents.append(_to_bytes(array))
+        request.raw_input_contents.append(bytes(datatypes.to_raw(array)))
     serialized: bytes = request.SerializeToString()
     return serialized
-
-
-def _to_bytes(array: NDArray[Any]) -> bytes:
-    if array.dtype.kind not in "OSUT":
-        return np.ascontiguousarray(array).tobytes()
-    texts = (text if isinstance(text, bytes) else str(text).encode() for text in array.flat)
-    return b"".join(len(text).to_bytes(4, "little") + text for text in texts)
 
 
 def read_answer(protocol: str, body: bytes, head: int = -1) -> dict[str, NDArray[Any]]:
@@ -134,33 +128,29 @@ def read_answer(protocol: str, body: bytes, head: int = -1) -> dict[str, NDArray
 
             answer = messages.message("ModelInferResponse").FromString(body)
             for output, raw in zip(answer.outputs, answer.raw_output_contents, strict=True):
-                outputs[output.name] = _array(raw, output.datatype, output.shape)
+                outputs[output.name] = _from_raw(output.name, output.datatype, output.shape, raw)
             return outputs
         at = max(0, head)
         for output in json.loads(body if head < 0 else body[:head])["outputs"]:
+            name, datatype, shape = output["name"], output["datatype"], output["shape"]
             size = output.get("parameters", {}).get("binary_data_size")
             if size is None:
-                flat = np.array(output["data"], datatypes.dtype(output["datatype"]))
-                outputs[output["name"]] = flat.reshape(output["shape"])
+                outputs[name] = np.array(output["data"], datatypes.dtype(datatype)).reshape(shape)
             else:
-                raw = body[at : at + size]
-                outputs[output["name"]] = _array(raw, output["datatype"], output["shape"])
+                outputs[name] = _from_raw(name, datatype, shape, body[at : at + size])
                 at += size
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (Refused, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadData(f"an answer cannot be read: {error}", fix="check the server") from None
     return outputs
 
 
-def _array(raw: bytes, datatype: str, shape: Iterable[int]) -> NDArray[Any]:
-    kind = datatypes.dtype(datatype)
-    if not kind.hasobject:
-        return np.frombuffer(raw, kind).reshape(tuple(shape))
-    texts, at = [], 0
-    while at < len(raw):
-        size = int.from_bytes(raw[at : at + 4], "little")
-        texts.append(raw[at + 4 : at + 4 + size].decode(errors="replace"))
-        at += 4 + size
-    return np.array(texts, object).reshape(tuple(shape))
+def _from_raw(name: str, datatype: str, shape: Sequence[int], raw: bytes) -> NDArray[Any]:
+    """Read an output from its bytes; texts become texts."""
+    array = datatypes.from_raw(name, datatype, shape, raw)
+    if not array.dtype.hasobject:
+        return array
+    texts = [item.decode(errors="replace") for item in array.flat]
+    return np.array(texts, object).reshape(array.shape)
 
 
 @dataclass(frozen=True)

@@ -419,21 +419,19 @@ async def _serve_orders(setup: Setup) -> None:
     await sender.close()
 
 
-def _event_loop(open_loop: bool) -> asyncio.AbstractEventLoop:
-    if open_loop:
-        return asyncio.SelectorEventLoop(selectors.SelectSelector())
-    with suppress(ImportError):
-        import uvloop
-
-        return cast(asyncio.AbstractEventLoop, uvloop.new_event_loop())
-    return asyncio.new_event_loop()
-
-
 def main() -> None:
     """Read the setup and obey until stdin ends."""
     setup: Setup = pickle.load(sys.stdin.buffer)
     gc.disable()  # a level ends before what it leaves counts; a collection in it would
-    with asyncio.Runner(loop_factory=lambda: _event_loop(setup.open_loop)) as runner:
+    new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    if setup.open_loop:
+
+        def new_loop() -> asyncio.AbstractEventLoop:
+            return asyncio.SelectorEventLoop(selectors.SelectSelector())
+    else:
+        with suppress(ImportError):
+            from uvloop import new_event_loop as new_loop
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(_serve_orders(setup))
 
 

@@ -27,7 +27,7 @@ from ortune.load_testing import bodies, perf_analyzer
 from ortune.load_testing.client import Report, Setup, Stretch
 from ortune.load_testing.levels import Level, Load, Run
 from ortune.load_testing.requests import LoadTest, ServerUrl
-from ortune.load_testing.server import Admin, grown, process_usage
+from ortune.load_testing.server import Admin, process_usage
 
 _SAMPLES = 32
 """Different requests at most; they are sent in turn."""
@@ -35,7 +35,7 @@ _AHEAD_NS = 100_000_000
 """From the orders to the start: all processes have theirs by then."""
 _SPREAD = 16
 """Connections to several server processes: few callers' own are often those of one process."""
-_PACKAGES = {"http": ("httptools",), "grpc": ("grpc", "google.protobuf")}
+_PACKAGES = {"http": "httptools", "grpc": "grpc"}
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,28 @@ def clients(asked: LoadTest, url: str = "") -> Iterator[Clients]:
         OrtuneError: Nobody answers there, or a package of extra ``serve`` is missing.
     """
     address = ServerUrl.parse(url or asked.target)
-    if missing := [name for name in _PACKAGES[address.protocol] if not _is_installed(name)]:
+    if not find_spec(package := _PACKAGES[address.protocol]):
         raise OrtuneError(
-            f"a load test over {address.protocol} needs {', '.join(missing)}",
+            f"a load test over {address.protocol} needs {package}",
             fix="pip install 'ortune[serve]'",
         )
     token = Path(asked.token_file).read_text(encoding="utf-8") if asked.token_file else ""
     with ExitStack() as stack:
         admin = Admin(address, ca=str(asked.ca or ""), token=token.strip())
         stack.enter_context(closing(admin))
-        name, _, version = (asked.model or _only_model(admin)).partition("/")
+        model = asked.model
+        if not model:
+            names = admin.models()
+            if len(names) != 1:
+                listed = ", ".join(names)
+                raise BadData(
+                    f"the server has several models: {listed}"
+                    if names
+                    else "the server lists no model",
+                    fix="name one with --model",
+                )
+            model = names[0]
+        name, _, version = model.partition("/")
         metadata = admin.metadata(name, version)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ortune-")))
         feeds = given.samples(
@@ -95,26 +107,8 @@ def clients(asked: LoadTest, url: str = "") -> Iterator[Clients]:
         samples = [stream[at] for at in spread(len(stream), _SAMPLES * rows)]
         requests = tuple(bodies.stack_samples(samples, asked.batch))
         platform = str(metadata.get("platform", ""))
-        model = CalledModel(name, version, platform, rows, requests)
-        yield Clients(asked, address, model, admin, stack)
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ImportError:  # the package that it is in is missing
-        return False
-
-
-def _only_model(admin: Admin) -> str:
-    names = admin.models()
-    if len(names) != 1:
-        listed = ", ".join(names)
-        raise BadData(
-            f"the server has several models: {listed}" if names else "the server lists no model",
-            fix="name one with --model",
-        )
-    return names[0]
+        called = CalledModel(name, version, platform, rows, requests)
+        yield Clients(asked, address, called, admin, stack)
 
 
 class Clients:
@@ -160,9 +154,13 @@ class Clients:
         for report in reports:
             self.answers.update(report.answers)
             self.dropped += report.dropped
+        growth = None
+        if before is not None and after is not None:
+            growth = Counter(after)
+            growth.subtract(before)
         run = replace(
             join_reports(load, reports),
-            server=grown(before, after),
+            server=growth,
             server_cpu_s=usage[0] - used[0] if usage and used else None,
             server_rss=usage[1] if usage else None,
         )

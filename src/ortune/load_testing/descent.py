@@ -61,7 +61,13 @@ class ServingSpace:
         beyond = [value for value in self._values(at, name) if (value - here) * direction > 0]
         for value in sorted(beyond, reverse=direction < 0):
             changed: dict[str, Any] = {name: value}
-            yield self._simplify(replace(at, **changed))
+            beside = replace(at, **changed)
+            # What has no effect is not said.
+            threads = min(beside.threads, self._share(beside))
+            plain = min(self.threads, self._share(beside))
+            delay = beside.max_delay_us if beside.max_batch > 1 else 0
+            threads = 0 if threads == plain else threads
+            yield replace(beside, threads=threads, max_delay_us=delay)
 
     def spell(self, at: Serving) -> str:
         """Return settings as rows of a table have them."""
@@ -87,13 +93,6 @@ class ServingSpace:
             return _ROWS
         longest = self.limit_us / _DELAYED if at.max_batch > 1 else 0
         return [delay for delay in _DELAYS_US if delay <= longest]
-
-    def _simplify(self, at: Serving) -> Serving:
-        """Return settings without what has no effect in them."""
-        threads = min(at.threads, self._share(at))
-        plain = min(self.threads, self._share(at))
-        delay = at.max_delay_us if at.max_batch > 1 else 0
-        return replace(at, threads=0 if threads == plain else threads, max_delay_us=delay)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -77,21 +77,17 @@ class Load:
     def share(self, parts: int) -> list[Load]:
         """Divide a closed loop among client processes; each has a caller at least."""
         parts = min(parts, self.concurrency, self.requests or self.concurrency)
-        callers = _divide(self.concurrency, parts)
-        requests = _divide(self.requests, parts)
+        edges = [
+            (k * self.concurrency // parts, k * self.requests // parts) for k in range(parts + 1)
+        ]
         return [
-            replace(self, concurrency=callers[part], requests=requests[part])
-            for part in range(parts)
+            replace(self, concurrency=high[0] - low[0], requests=high[1] - low[1])
+            for low, high in pairwise(edges)
         ]
 
     def __str__(self) -> str:
         """Name it as rows of a sweep do."""
         return f"{self.rate:g} requests/s" if self.is_open else f"concurrency {self.concurrency}"
-
-
-def _divide(total: int, parts: int) -> list[int]:
-    edges = [k * total // parts for k in range(parts + 1)]
-    return [high - low for low, high in pairwise(edges)]
 
 
 @dataclass(frozen=True)
@@ -165,10 +161,7 @@ class Level:
     @cached_property
     def errors(self) -> Mapping[str, int]:
         """Status -> requests without a right answer, the most frequent first."""
-        total: Counter[str] = Counter()
-        for run in self.runs:
-            total.update(run.errors)
-        return dict(total.most_common())
+        return dict(sum((Counter(run.errors) for run in self.runs), Counter[str]()).most_common())
 
     @property
     def failed(self) -> int:
@@ -181,14 +174,10 @@ class Level:
         return self.answered + self.failed
 
     @property
-    def elapsed_s(self) -> float:
-        """Seconds that rates are counted over."""
-        return sum(run.elapsed_s for run in self.runs)
-
-    @property
     def rate(self) -> float:
         """Right answers a second; errors are no throughput."""
-        return sum(run.rate * run.elapsed_s for run in self.runs) / max(self.elapsed_s, 1e-9)
+        elapsed_s = sum(run.elapsed_s for run in self.runs)
+        return sum(run.rate * run.elapsed_s for run in self.runs) / max(elapsed_s, 1e-9)
 
     @property
     def mean_ns(self) -> float:
@@ -256,24 +245,18 @@ def sweep(
         report: Given how many measurements are done, and of how many, before each.
     """
     runs: dict[int, list[Run]] = {place: [] for place in range(len(loads))}
-    for done, (place, repeat) in enumerate(turns(len(loads), repeats)):
-        report(done, repeats * len(loads))
-        load = loads[place]
-        share = replace(
-            load,
-            seconds=load.seconds / repeats,
-            requests=-(-load.requests // repeats),
-            seed=load.seed + repeat,
-        )
-        runs[place] += measure(share).runs
-    return [Level(load, tuple(runs[place])) for place, load in enumerate(loads)]
-
-
-def turns(loads: int, repeats: int) -> Iterator[tuple[int, int]]:
-    """Yield (load, repeat): up in even repeats, down in odd ones."""
     for repeat in range(repeats):
-        for place in range(loads) if repeat % 2 == 0 else reversed(range(loads)):
-            yield place, repeat
+        up = list(enumerate(loads))
+        for turn, (place, load) in enumerate(up if repeat % 2 == 0 else up[::-1]):
+            report(repeat * len(loads) + turn, repeats * len(loads))
+            share = replace(
+                load,
+                seconds=load.seconds / repeats,
+                requests=-(-load.requests // repeats),
+                seed=load.seed + repeat,
+            )
+            runs[place] += measure(share).runs
+    return [Level(load, tuple(runs[place])) for place, load in enumerate(loads)]
 
 
 def knee(levels: Sequence[Level]) -> int | None:
@@ -281,14 +264,10 @@ def knee(levels: Sequence[Level]) -> int | None:
 
     Levels that had errors or fell behind are beyond it.
     """
-    powers = {
-        place: level.rate / level.mean_ns
-        for place, level in enumerate(levels)
-        if level.keeps_up and level.answered
-    }
+    fit = [place for place, level in enumerate(levels) if level.keeps_up and level.answered]
     if len(levels) < 2:
         return None
-    return max(powers, key=lambda place: powers[place], default=None)
+    return max(fit, key=lambda place: levels[place].rate / levels[place].mean_ns, default=None)
 
 
 def fastest(levels: Sequence[Level]) -> int | None:
@@ -297,12 +276,21 @@ def fastest(levels: Sequence[Level]) -> int | None:
     return max(answered, key=lambda place: levels[place].rate, default=None)
 
 
-def remarks(levels: Sequence[Level], *, processes: int, shared: int) -> list[str]:
+def remarks(
+    levels: Sequence[Level],
+    *,
+    processes: int,
+    shared: int,
+    servers: int = 1,
+    limit: LatencyLimit | None = None,
+) -> list[str]:
     """Return what a reader must know before the figures.
 
     Args:
         processes: Client processes.
         shared: CPUs that clients and the server share; 0 where the server is elsewhere.
+        servers: Server processes behind the port.
+        limit: Which the levels are to keep.
     """
     texts = []
     for level in levels:
@@ -332,4 +320,15 @@ def remarks(levels: Sequence[Level], *, processes: int, shared: int) -> list[str
             f"clients and server share {count(shared, 'CPU')}: what the clients use, the server "
             "has not"
         )
+    if servers > 1:
+        texts.append(
+            "queue, compute and rows a run are those of one of "
+            f"{count(servers, 'server process', 'server processes')}: each counts its own"
+        )
+    texts += [
+        f"{level.load}: whether {limit} holds is not known: fewer than 10 of its "
+        f"{level.answered:,} answers lie beyond p{limit.percentile:g}; give more --requests"
+        for level in levels
+        if limit and level.keeps(limit) is None
+    ]
     return texts

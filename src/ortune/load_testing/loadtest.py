@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ortune.analysis.benchmark.interleave import NoiseVerdict, times
 from ortune.core.errors import BadData
@@ -17,7 +18,6 @@ from ortune.core.event import Progress
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.request import verb
 from ortune.core.result import TableResult
-from ortune.core.wording import count
 from ortune.engine.load import load as load_engine
 from ortune.load_generation.lanes import percentile
 from ortune.load_testing import goal, levels, perf_analyzer
@@ -108,13 +108,28 @@ def run(asked: LoadTest) -> LoadTestResult | GoalResult:
     if asked.goal:
         return goal.search(asked)
     with ExitStack() as stack:
-        server = _start_server(stack, asked)
+        server: RunningServer | None = None
+        if not is_url(asked.target):
+            if not Path(asked.target).exists():
+                raise BadData(
+                    f"no file {asked.target}",
+                    fix="check the path, or write http://HOST:PORT for a server",
+                )
+            asked.sink(Progress("starting the server"))
+            server = stack.enter_context(serving(asked.target, options=serve_options(asked)))
         address = ServerUrl.parse(server.url(asked.protocol) if server else asked.target)
         pid = server.pid if server else None
         sending = stack.enter_context(clients(asked, str(address)))
         before = noise.snapshot()
+        seconds = 0.0 if asked.requests else asked.seconds
+        loads = [
+            Load(rate=rate, seconds=seconds, requests=asked.requests) for rate in asked.rate
+        ] or [
+            Load(callers, seconds=seconds, requests=asked.requests)
+            for callers in asked.concurrency or _CONCURRENCY
+        ]
         measured = levels.sweep(
-            _loads(asked),
+            loads,
             asked.repeats,
             lambda load: sending.measure(load, warm_up_s=asked.warm_up, pid=pid),
             lambda done, total: asked.sink(Progress("load test", done, total)),
@@ -150,7 +165,15 @@ def run(asked: LoadTest) -> LoadTestResult | GoalResult:
         clock=CLOCK if asked.client == "ortune" else perf_analyzer.CLOCK,
         knee_rule=levels.KNEE,
         checked=checked,
-        notes=tuple(_notes(asked, measured, limit, shared=effective_cpus() if is_local else 0)),
+        notes=tuple(
+            levels.remarks(
+                measured,
+                processes=asked.clients,
+                shared=effective_cpus() if is_local else 0,
+                servers=asked.processes,
+                limit=limit,
+            )
+        ),
         machine=machine() if is_local else {**machine(), "server": address.host},
         versions=versions(),
         noise=record.readings(),
@@ -159,28 +182,6 @@ def run(asked: LoadTest) -> LoadTestResult | GoalResult:
 
 
 loadtest = verb(LoadTest, run, "loadtest")
-
-
-def _loads(asked: LoadTest) -> list[Load]:
-    seconds = 0.0 if asked.requests else asked.seconds
-    if asked.rate:
-        return [Load(rate=rate, seconds=seconds, requests=asked.requests) for rate in asked.rate]
-    return [
-        Load(callers, seconds=seconds, requests=asked.requests)
-        for callers in asked.concurrency or _CONCURRENCY
-    ]
-
-
-def _start_server(stack: ExitStack, asked: LoadTest) -> RunningServer | None:
-    """Start a server where a file is given; None for one that runs."""
-    if is_url(asked.target):
-        return None
-    if not Path(asked.target).exists():
-        raise BadData(
-            f"no file {asked.target}", fix="check the path, or write http://HOST:PORT for a server"
-        )
-    asked.sink(Progress("starting the server"))
-    return stack.enter_context(serving(asked.target, options=serve_options(asked)))
 
 
 def _describe_model(asked: LoadTest, sending: Clients, protocol: str) -> dict[str, Any]:
@@ -255,32 +256,11 @@ def _row(level: Level, shared: Mapping[str, Any]) -> dict[str, Any]:
         "repeats": [
             {"requests_per_s": run.rate, "p50_ns": percentile(run.latency_ns, 50)} for run in runs
         ],
-        "turns": [_blocks(run.latency_ns) for run in runs if run.latency_ns],
+        "turns": [
+            [block.tolist() for block in np.array_split(run.latency_ns, _BLOCKS) if len(block)]
+            for run in runs
+            if run.latency_ns
+        ],
         "runs_each": [1 for run in runs if run.latency_ns],
         "alike": True,
     }
-
-
-def _blocks(latency: Sequence[int]) -> list[list[int]]:
-    number = min(_BLOCKS, len(latency))
-    edges = [k * len(latency) // number for k in range(number + 1)]
-    return [list(latency[low:high]) for low, high in pairwise(edges)]
-
-
-def _notes(
-    asked: LoadTest, measured: Sequence[Level], limit: LatencyLimit | None, *, shared: int
-) -> list[str]:
-    notes = levels.remarks(measured, processes=asked.clients, shared=shared)
-    if asked.processes > 1:
-        notes.append(
-            "queue, compute and rows a run are those of one of "
-            f"{count(asked.processes, 'server process', 'server processes')}: each counts its own"
-        )
-    for level in measured:
-        if limit and level.keeps(limit) is None:
-            notes.append(
-                f"{level.load}: whether {limit} holds is not known: fewer than 10 of its "
-                f"{level.answered:,} answers lie beyond p{limit.percentile:g}; give more "
-                "--requests"
-            )
-    return notes

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import psutil
 
@@ -58,7 +57,18 @@ def run(
         words += ["-p", str(window_ms), "-r", str(_WINDOWS), "-s", "1000"]
     with TemporaryDirectory(prefix="ortune-") as path:
         folder, report = Path(path), Report()
-        steps = [step for sample in samples for step in _steps(sample, rows if max_batch else 0)]
+        steps = []
+        for sample in samples:  # itself, or its rows, which it joins again
+            parts = [sample]
+            if max_batch:
+                parts = [{name: a[row] for name, a in sample.items()} for row in range(rows)]
+            steps += [
+                {
+                    name: {"content": array.ravel().tolist(), "shape": list(array.shape)}
+                    for name, array in part.items()
+                }
+                for part in parts
+            ]
         (folder / "data.json").write_text(json.dumps({"data": steps}), encoding="utf-8")
         began, before = time.perf_counter(), psutil.Process().cpu_times()
         done = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
@@ -73,17 +83,3 @@ def run(
         sent = request["timestamp"]
         report.add(sent, sent, request["response_timestamps"][-1], "")
     return report
-
-
-def _steps(sample: Tensors, rows: int) -> list[dict[str, Any]]:
-    """Return what `--input-data` has of a sample: itself, or its rows, which it joins again."""
-    parts = [sample]
-    if rows:
-        parts = [{name: array[row] for name, array in sample.items()} for row in range(rows)]
-    return [
-        {
-            name: {"content": array.ravel().tolist(), "shape": list(array.shape)}
-            for name, array in part.items()
-        }
-        for part in parts
-    ]

@@ -45,13 +45,11 @@ class RunningServer:
         http: ``http://127.0.0.1:PORT``.
         grpc: ``grpc://127.0.0.1:PORT``.
         pid: Of the process that was started; others may be below it.
-        log: File with what it says, both streams.
     """
 
     http: str
     grpc: str
     pid: int
-    log: Path
 
     def url(self, protocol: str) -> str:
         """Return the address of a protocol."""
@@ -84,13 +82,10 @@ def serving(*models: str | Path, options: Sequence[str] = ()) -> Iterator[Runnin
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
         try:
-            server = RunningServer(
-                f"http://127.0.0.1:{http_port}", f"grpc://127.0.0.1:{grpc_port}", process.pid, log
-            )
-            _wait_ready(process, server)
-            yield server
+            url = f"http://127.0.0.1:{http_port}"
+            _wait_ready(process, url, log)
+            yield RunningServer(url, f"grpc://127.0.0.1:{grpc_port}", process.pid)
         finally:
-            # Ask the server to end, and kill what is left of it after a while.
             children = []
             with suppress(psutil.NoSuchProcess):
                 children = psutil.Process(process.pid).children(recursive=True)
@@ -105,11 +100,11 @@ def serving(*models: str | Path, options: Sequence[str] = ()) -> Iterator[Runnin
                     child.kill()
 
 
-def serve_options(asked: LoadTest) -> list[str]:
+def serve_options(request: LoadTest) -> list[str]:
     """Return the words for `ortune serve` that a load test hands on."""
-    on = ["--on", asked.on] if asked.on else []
-    processes = ["--processes", str(asked.processes)] if asked.processes > 1 else []
-    return [*shlex.split(asked.serve), *on, *processes]
+    on = ["--on", request.on] if request.on else []
+    processes = ["--processes", str(request.processes)] if request.processes > 1 else []
+    return [*shlex.split(request.serve), *on, *processes]
 
 
 @contextmanager
@@ -125,14 +120,14 @@ def _interrupt_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _wait_ready(process: subprocess.Popen[bytes], server: RunningServer) -> None:
+def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     until = time.monotonic() + _READY_S
     while process.poll() is None and time.monotonic() < until:
         with suppress(urllib.error.URLError, OSError):
-            urllib.request.urlopen(f"{server.http}/v2/health/ready", timeout=5).close()
+            urllib.request.urlopen(f"{url}/v2/health/ready", timeout=5).close()
             return
         time.sleep(_POLL_S)
-    lines = [line.strip() for line in server.log.read_text(errors="replace").splitlines()]
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     fix = next((line for line in lines if line.startswith("fix: ")), "")
     last = next((line for line in lines[::-1] if line and not line.startswith("fix: ")), "")
     raise OrtuneError(
@@ -144,7 +139,7 @@ def _wait_ready(process: subprocess.Popen[bytes], server: RunningServer) -> None
 class _Refusal(Exception):
     """A server answers, and refuses."""
 
-    def __init__(self, text: str, *, locked: bool) -> None:
+    def __init__(self, text: str, *, locked: bool = False) -> None:
         super().__init__(text)
         self.locked = locked
 
@@ -158,18 +153,16 @@ class Admin:
     """What a server says of itself and its models, in the protocol's JSON, over one connection.
 
     Of several processes behind a port it is always the same that answers.
+
+    Args:
+        ca: File with certificates to trust, with TLS.
+        token: For a server that asks for one.
+
+    Raises:
+        OrtuneError: Nobody answers there.
     """
 
     def __init__(self, url: ServerUrl, *, ca: str = "", token: str = "") -> None:
-        """Connect.
-
-        Args:
-            ca: File with certificates to trust, with TLS.
-            token: For a server that asks for one.
-
-        Raises:
-            OrtuneError: Nobody answers there.
-        """
         self.token, self._url = token, url
         self._ask = self._over_http(ca) if url.protocol == "http" else self._over_grpc(ca)
 
@@ -209,8 +202,7 @@ class Admin:
     def statistics(self, model: str, version: str) -> Counter[str] | None:
         """Return a model's statistics as `read_statistics` does; None where there are none."""
         with suppress(_Refusal):
-            answer = self._ask_model("/stats", "ModelStatistics", model, version)
-            return read_statistics(answer)
+            return read_statistics(self._ask_model("/stats", "ModelStatistics", model, version))
         return None
 
     def max_batch(self, model: str, version: str) -> int:
@@ -224,7 +216,7 @@ class Admin:
         path = f"GET {model_path(model, version)}{page}"
         answer = self._ask(path, method, {"name": model, "version": version})
         if not isinstance(answer, dict):
-            raise _Refusal("its answer is no object", locked=False)
+            raise _Refusal("its answer is no object")
         return answer
 
     def _unanswered(self, reason: object) -> OrtuneError:
@@ -235,39 +227,36 @@ class Admin:
         )
 
     def _over_http(self, ca: str) -> _Ask:
-        host, port = self._url.host, self._url.port
-        connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
-        if self._url.tls:
+        url = self._url
+        connection = http.client.HTTPConnection(url.host, url.port, timeout=_TIMEOUT_S)
+        if url.tls:
             context = ssl.create_default_context(cafile=ca or None)
             connection = http.client.HTTPSConnection(
-                host, port, timeout=_TIMEOUT_S, context=context
+                url.host, url.port, timeout=_TIMEOUT_S, context=context
             )
         self.close = connection.close
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
-        def request(method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-
-        def ask(line: str, _: str, fields: Mapping[str, Any]) -> Any:
+        def ask(line: str, _: str, fields: Mapping[str, Any], *, again: bool = True) -> Any:
             method, _, path = line.partition(" ")
             body = json.dumps(fields).encode() if method == "POST" else None
             try:
-                try:
-                    status, text = request(method, path, body)
-                except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-                    connection.close()  # the server ends what is idle for long
-                    status, text = request(method, path, body)
+                connection.request(method, path, body, headers)
+                response = connection.getresponse()
+                text = response.read()
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
+                if again and isinstance(error, ConnectionError):  # it ends what is idle for long
+                    return ask(line, "", fields, again=False)
                 raise self._unanswered(error) from None
             answer = None
             with suppress(ValueError):
                 answer = json.loads(text or b"null")
-            if status != 200:
+            if response.status != 200:
                 message = str(answer.get("error", "")) if isinstance(answer, dict) else ""
-                raise _Refusal(message or f"status {status}", locked=status in (401, 403))
+                raise _Refusal(
+                    message or f"status {response.status}", locked=response.status in (401, 403)
+                )
             return answer
 
         with suppress(_Refusal):
@@ -328,18 +317,11 @@ def read_statistics(answer: Mapping[str, Any]) -> Counter[str] | None:
             queue=stage("queue", "count"),
             queue_ns=stage("queue", "ns"),
             compute=stage("compute_infer", "count"),
-            compute_ns=sum(stage(f"compute_{part}", "ns") for part in _COMPUTE),
+            compute_ns=sum(
+                stage(f"compute_{part}", "ns") for part in ("input", "infer", "output")
+            ),
         )
     return None
-
-
-def grown(before: Counter[str] | None, after: Counter[str] | None) -> Counter[str] | None:
-    """Return by how much a model's statistics grew; None where there are none."""
-    if before is None or after is None:
-        return None
-    growth = Counter(after)
-    growth.subtract(before)
-    return growth
 
 
 def process_usage(pid: int | None) -> tuple[float, int] | None:
