@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,7 +84,7 @@ def content(
         OrtuneError: A part of the run is gone, an original changed after the search, or code may
             not run.
     """
-    originals = sources(study)
+    originals, built = sources(study), commit()
     for trial in trials:
         samples.ensure(study, trial, custom_ops=custom_ops)
     files = _Files()
@@ -125,7 +124,7 @@ def content(
         provenance={
             "original": study.job.model_digest,
             "data": study.job.data_digest,
-            "built by": _builder(),
+            "built by": f"ortune {__version__} ({built})" if built else f"ortune {__version__}",
             "measured": EVIDENCE,
         },
     )
@@ -176,12 +175,6 @@ def _plan(files: _Files, study: Study, trial: Trial, place: int, settings: Backe
             *factories(stored.code(codec.encode(trial.plan.backend))),
         ),
     )
-
-
-@cache
-def _builder() -> str:
-    built = commit()
-    return f"ortune {__version__} ({built})" if built else f"ortune {__version__}"
 
 
 def _plugins(trials: Sequence[Trial]) -> dict[str, str]:
@@ -351,9 +344,7 @@ class Precompiled:
 
 
 @contextmanager
-def precompiled(
-    study: Study, trials: Sequence[Trial], *, asked: bool = True
-) -> Iterator[Precompiled]:
+def precompiled(study: Study, trials: Sequence[Trial]) -> Iterator[Precompiled]:
     """Compile the models of every plan whose provider can, each in a process of its own.
 
     Each compiled model is opened again and must answer the golden samples as the plan did. The
@@ -361,16 +352,12 @@ def precompiled(
 
     Args:
         trials: The plans of the bundle, in its order.
-        asked: Nothing is compiled without.
 
     Raises:
         BadModel: A provider does not compile a model, or what it made does not open or answers
             otherwise.
         BadSettings: No plan's provider compiles.
     """
-    if not asked:
-        yield Precompiled()
-        return
     plans: list[CompiledPlan] = []
     files: dict[str, Path] = {}
     with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:

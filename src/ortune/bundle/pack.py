@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ortune.bundle import entries
-from ortune.bundle.content import Content, content, extras, precompiled
+from ortune.bundle.content import Content, Precompiled, content, extras, precompiled
 from ortune.bundle.package import package
 from ortune.bundle.read import evidence
 from ortune.bundle.sbom import sbom
@@ -99,7 +99,7 @@ def pack(
     parts = content(study, trials, licence=licence, custom_ops=custom_ops)
     texts = extras(study, parts.manifest.signatures, preprocess)
     with (
-        precompiled(study, trials, asked=compiled) as ready,
+        precompiled(study, trials) if compiled else nullcontext(Precompiled()) as ready,
         replacing(path, force=force, sources=parts.files.values()) as draft,
     ):
         files = {**parts.files, **ready.files}
@@ -202,11 +202,7 @@ def demand_plain(
 
 
 def _demand_portable(*backends: Backend) -> None:
-    """Refuse settings that a reader of the bundle would refuse.
-
-    Raises:
-        BadSettings: They are not in the table, or name code that a bundle cannot bring.
-    """
+    """Refuse settings that a reader of the bundle would refuse."""
     for backend in backends:
         stored.demand(codec.encode(backend), "a bundle", fix=_ANOTHER)
         code = stored.code(codec.encode(backend))

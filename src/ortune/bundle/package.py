@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,11 +123,7 @@ def package(
 
 
 def _free(path: Path, force: bool) -> Path:
-    """Return a folder that may be written.
-
-    Raises:
-        OrtuneError: There is something, and it is no package that may be replaced.
-    """
+    """Return a folder that may be written."""
     if not path.absolute().parent.is_dir():
         raise OrtuneError(
             f"there is no folder {path.absolute().parent}", fix="make it first, or write elsewhere"
@@ -147,12 +143,7 @@ def _free(path: Path, force: bool) -> Path:
 
 
 def _judge(replay: Replay, target: Target) -> None:
-    """Refuse a package that answers otherwise, or that is surely slower than its limit.
-
-    Raises:
-        BadModel: It answers otherwise.
-        OrtuneError: It is slower.
-    """
+    """Refuse a package that answers otherwise, or that is surely slower than its limit."""
     if not replay.difference_db >= TOLERANCE_DB:
         raise BadModel(
             f"the package for {target.name()} answers otherwise under {replay.by}: "
@@ -175,7 +166,7 @@ def _contents(source: Source, folder: Path, target: Target) -> None:
     """Say in the package what it is; the same source and target, the same bytes."""
     files = {
         one.relative_to(folder).as_posix(): hashlib.sha256(one.read_bytes()).hexdigest()
-        for one in _files(folder)
+        for one in sorted(one for one in folder.rglob("*") if one.is_file())
     }
     unsaid: dict[str, Any] = {name: type(getattr(target, name))() for name in target.places}
     held = {
@@ -188,7 +179,3 @@ def _contents(source: Source, folder: Path, target: Target) -> None:
     }
     text = json.dumps(codec.encode(held), indent=1) + "\n"
     (folder / CONTENTS).write_text(text, encoding="utf-8")
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    yield from sorted(one for one in folder.rglob("*") if one.is_file())

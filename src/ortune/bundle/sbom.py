@@ -24,7 +24,12 @@ def sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
         manifest: All members but the bill itself are in it.
         plugins: Package that the plans take a plugin of -> version.
     """
-    files = [_file(name, member, manifest) for name, member in manifest.members.items()]
+    models = {*manifest.fallback.values(), *(m for p in manifest.plans for m in p.models.values())}
+    files = []
+    for name, member in manifest.members.items():
+        kind = "machine-learning-model" if name in models else "data"
+        kind = "library" if name.startswith(f"{LIBRARIES}/") else kind
+        files.append(_component(kind, name, member))
     versions = {**manifest.versions, **plugins}
     whole: dict[str, Any] = {
         "type": "machine-learning-model",
@@ -44,7 +49,16 @@ def sbom(manifest: Manifest, plugins: Mapping[str, str]) -> bytes:
         "metadata": {
             "tools": {"components": [tool]},
             "component": whole,
-            "properties": list(_properties(manifest)),
+            "properties": [
+                *(
+                    {"name": f"ortune:{name}", "value": value}
+                    for name, value in manifest.provenance.items()
+                ),
+                *(
+                    {"name": f"ortune:plan {place}", "value": plan.plan}
+                    for place, plan in enumerate(manifest.plans, 1)
+                ),
+            ],
         },
         "components": [*files, *packages],
         "dependencies": list(_dependencies(manifest, [one["bom-ref"] for one in packages])),
@@ -66,13 +80,6 @@ def extended(bill: dict[str, Any], name: str, member: Member) -> bytes:
     return json.dumps({**bill, "components": [*others, component]}, indent=1).encode()
 
 
-def _file(name: str, member: Member, manifest: Manifest) -> dict[str, Any]:
-    """Describe a member: models and libraries by their kinds, everything else as data."""
-    models = {*manifest.fallback.values(), *(m for p in manifest.plans for m in p.models.values())}
-    kind = "machine-learning-model" if name in models else "data"
-    return _component("library" if name.startswith(f"{LIBRARIES}/") else kind, name, member)
-
-
 def _component(kind: str, name: str, member: Member) -> dict[str, Any]:
     return {
         "type": kind,
@@ -88,14 +95,6 @@ def _package(name: str, version: str) -> dict[str, Any]:
         return {"type": "platform", "bom-ref": name, "name": name, "version": version}
     purl = f"pkg:pypi/{re.sub(r'[-_.]+', '-', name).lower()}@{version.replace('+', '%2B')}"
     return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}
-
-
-def _properties(manifest: Manifest) -> Iterator[dict[str, str]]:
-    """Yield where the bundle comes from."""
-    for name, value in manifest.provenance.items():
-        yield {"name": f"ortune:{name}", "value": value}
-    for place, plan in enumerate(manifest.plans):
-        yield {"name": f"ortune:plan {place + 1}", "value": plan.plan}
 
 
 def _dependencies(manifest: Manifest, packages: list[str]) -> Iterator[dict[str, Any]]:

@@ -53,21 +53,23 @@ def write(bundle: Path, draft: Path, how: Serving) -> None:
             for name in manifest.members
             if name not in (SERVING, SBOM)
         }
-        members[SERVING] = entries.text(made, SERVING, spelled(how), packed=False)
+        fields = codec.encode(how)
+        text = json.dumps({name: fields[name] for name in stored.settable(Serving)}, indent=1)
+        members[SERVING] = entries.text(made, SERVING, text.encode(), packed=False)
         if SBOM in manifest.members:
             archive.take(source, manifest, SBOM, None)
-            bill = _extended(source.read(SBOM), bundle.name, members[SERVING])
+            try:
+                bill = extended(stored.loads(source.read(SBOM)), SERVING, members[SERVING])
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise BadModel(
+                    f"{bundle.name}: its bill of materials cannot be read: {error}",
+                    fix=stored.DISTRUST,
+                ) from error
             members[SBOM] = entries.text(made, SBOM, bill)
         whole = replace(manifest, format=FORMAT, members=members)
         entries.text(made, MANIFEST, whole.write())
     with archive.opened(draft):  # what a reader would refuse is not written
         pass
-
-
-def spelled(how: Serving) -> bytes:
-    """Return the member: what of it a bundle may say."""
-    told = codec.encode(how)
-    return json.dumps({name: told[name] for name in stored.settable(Serving)}, indent=1).encode()
 
 
 def _copied(
@@ -80,17 +82,3 @@ def _copied(
         return entries.text(made, name, source.read(name))
     with source.open(name) as stream:
         return entries.stored(made, name, stream, entry.file_size)
-
-
-def _extended(bill: bytes, bundle: str, member: Member) -> bytes:
-    """Put the member into the bill of materials.
-
-    Raises:
-        BadModel: That is none.
-    """
-    try:
-        return extended(stored.loads(bill), SERVING, member)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadModel(
-            f"{bundle}: its bill of materials cannot be read: {error}", fix=stored.DISTRUST
-        ) from error

@@ -34,8 +34,6 @@ class Source:
         plan: Which of its plans this is.
         backend: Its settings, libraries of custom operators named by their unpacked files.
         models: Model name -> the tuned model.
-        originals: Model name -> the plain original.
-        bundle: The bundle's own file.
     """
 
     name: str
@@ -44,8 +42,6 @@ class Source:
     plan: PackedPlan
     backend: Backend
     models: Mapping[str, Path]
-    originals: Mapping[str, Path]
-    bundle: Path = Path()
 
     @cached_property
     def labels(self) -> Mapping[str, str]:
@@ -101,13 +97,11 @@ class OpenBundle:
     Attributes:
         name: A word for it.
         folder: Where its members are.
-        bundle: Its own file.
     """
 
     name: str
     folder: Path
     manifest: Manifest
-    bundle: Path = Path()
 
     def source(self, plan: PackedPlan) -> Source:
         """Return one of its plans.
@@ -134,8 +128,6 @@ class OpenBundle:
             plan,
             consent.placed(backend, plan, self.manifest, self.folder),
             {name: self.folder / member for name, member in plan.models.items()},
-            {name: self.folder / member for name, member in self.manifest.fallback.items()},
-            self.bundle,
         )
 
 
@@ -158,7 +150,7 @@ def unpacked(path: Path, *, custom_ops: bool = False) -> Iterator[OpenBundle]:
         manifest = unpack(path, folder, custom_ops=custom_ops)
         only = len(manifest.fallback) == 1
         stem = Path(next(iter(manifest.fallback.values()))).stem if only else path.stem
-        yield OpenBundle(word(stem), folder, manifest, path)
+        yield OpenBundle(word(stem), folder, manifest)
 
 
 def unpack(

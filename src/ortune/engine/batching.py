@@ -279,25 +279,37 @@ class Batcher:
     def _next(self) -> bool:
         """Compute one batch; False when there will be no more. Nothing is held while it waits."""
         batch = self._take()
-        if batch:
-            start = perf_counter_ns()
-            answers = self._computed([one.feeds for one in batch])
-            end = perf_counter_ns()
-            rows = sum(one.rows for one in batch)
-            self._count(batch, answers, rows, start, end)
-            # Wake every event loop once, however many of its requests are answered.
-            loops: dict[asyncio.AbstractEventLoop, list[_Settled]] = {}
-            for request, answer in zip(batch, answers, strict=True):
-                whole: Answered | Exception = (
-                    answer
-                    if isinstance(answer, Exception)
-                    else Answered(answer, request.queued_ns, start, end, rows)
-                )
-                loops.setdefault(request.future.get_loop(), []).append((request.future, whole))
-            for loop, pairs in loops.items():
-                with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                    loop.call_soon_threadsafe(_settle, pairs)
-        return bool(batch)
+        if not batch:
+            return False
+        rows, start = sum(request.rows for request in batch), perf_counter_ns()
+        answers: Sequence[Answer]
+        try:
+            answers = self._joint.answers([request.feeds for request in batch])
+        except Exception as error:  # no worker ends with requests waiting
+            answers = [error] * len(batch)
+        end = perf_counter_ns()
+        with self._changed:
+            before = self._batches.get(rows, Batches())
+            self._batches[rows] = Batches(
+                before.count + 1,
+                before.requests + len(batch),
+                before.queue_ns + sum(start - request.queued_ns for request in batch),
+                before.compute_ns + end - start,
+            )
+            self._failed += sum(isinstance(answer, Exception) for answer in answers)
+        # Every event loop is woken once, however many of its requests are answered.
+        loops: dict[asyncio.AbstractEventLoop, list[_Settled]] = {}
+        for request, answer in zip(batch, answers, strict=True):
+            whole: Answered | Exception = (
+                answer
+                if isinstance(answer, Exception)
+                else Answered(answer, request.queued_ns, start, end, rows)
+            )
+            loops.setdefault(request.future.get_loop(), []).append((request.future, whole))
+        for loop, pairs in loops.items():
+            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(_settle, pairs)
+        return True
 
     def _take(self) -> list[QueuedRequest]:
         """Wait for a batch and return it, nothing when the queue is closed and empty."""
@@ -319,31 +331,6 @@ class Batcher:
         batch = [one for one in taken if not one.future.cancelled()]
         self._cancelled += len(taken) - len(batch)
         return batch
-
-    def _computed(self, samples: Sequence[Tensors]) -> Sequence[Answer]:
-        """Return an answer to each, whatever happens: no worker ends with requests waiting."""
-        try:
-            return self._joint.answers(samples)
-        except Exception as error:
-            return [error] * len(samples)
-
-    def _count(
-        self,
-        batch: Sequence[QueuedRequest],
-        answers: Sequence[Answer],
-        rows: int,
-        start: int,
-        end: int,
-    ) -> None:
-        with self._changed:
-            before = self._batches.get(rows, Batches())
-            self._batches[rows] = Batches(
-                before.count + 1,
-                before.requests + len(batch),
-                before.queue_ns + sum(start - one.queued_ns for one in batch),
-                before.compute_ns + end - start,
-            )
-            self._failed += sum(isinstance(one, Exception) for one in answers)
 
 
 def _settle(pairs: Sequence[_Settled]) -> None:

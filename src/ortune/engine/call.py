@@ -102,11 +102,19 @@ class Call:
             except BadData as error:
                 raise BadData(f"sample {place}: {error.what}", fix=error.fix) from None
         rows = sum(self._joint.form(one)[1] for one in samples)
-        groups = self._joint.groups(
-            samples, min(self.serving.max_batch, -(-rows // len(self._instances)))
-        )
+        instances = len(self._instances)
+        groups = self._joint.groups(samples, min(self.serving.max_batch, -(-rows // instances)))
+
+        def compute(group: Sequence[int]) -> Sequence[Answer]:
+            return self._joint.answers([samples[place] for place in group])
+
+        if (workers := min(instances, len(groups))) < 2:
+            computed = list(map(compute, groups))
+        else:  # instances compute at the same time
+            with ThreadPoolExecutor(workers) as threads:
+                computed = list(threads.map(compute, groups))
         found: dict[int, dict[str, NDArray[Any]]] = {}
-        for group, answers in zip(groups, self._computed(samples, groups), strict=True):
+        for group, answers in zip(groups, computed, strict=True):
             for place, answer in zip(group, answers, strict=True):
                 if isinstance(answer, Exception):
                     raise answer
@@ -116,20 +124,6 @@ class Call:
     def _tensors(self, inputs: Tensors) -> Tensors:
         """Return the inputs with tensors in the place of pictures."""
         return inputs if self.pictures is None else self.pictures.tensors(inputs)
-
-    def _computed(
-        self, samples: Sequence[Tensors], groups: Sequence[Sequence[int]]
-    ) -> Sequence[Sequence[Answer]]:
-        """Return the answers to each group; instances compute at the same time."""
-
-        def answers(group: Sequence[int]) -> Sequence[Answer]:
-            return self._joint.answers([samples[place] for place in group])
-
-        workers = min(len(self._instances), len(groups))
-        if workers < 2:
-            return list(map(answers, groups))
-        with ThreadPoolExecutor(workers) as threads:
-            return list(threads.map(answers, groups))
 
     async def submit(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Queue one request, to be joined with others that wait, and return its outputs.

@@ -13,7 +13,6 @@ from ortune.core.errors import BadModel, BadSettings, OrtuneError, gist
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, stored
 from ortune.core.plugins.user_function import is_factory
-from ortune.engine import consent
 from ortune.engine.manifest import Manifest, PackedPlan
 
 _LIBRARIES = (b"\x7fELF", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
@@ -138,7 +137,7 @@ def stored_backend(
         backend = codec.decode(Backend, data)
     except OrtuneError as error:
         return None, reason_of(error)
-    backend = consent.placed(backend, plan, manifest, folder)
+    backend = placed(backend, plan, manifest, folder)
     try:
         missing = backend.missing()
     except OrtuneError as error:

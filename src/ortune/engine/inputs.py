@@ -5,8 +5,9 @@ from __future__ import annotations
 import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +56,18 @@ class Wanted:
 
 def wanted(inputs: Sequence[TensorSpec]) -> dict[str, Wanted]:
     """Prepare the check of a model's inputs."""
-    return {spec.name: _wanted(spec) for spec in inputs}
+    prepared = {}
+    for spec in inputs:
+        dtype = None
+        with suppress(TypeError):
+            dtype = np.dtype(spec.dtype) if spec.dtype else None
+        if dtype is not None and dtype.kind in "OUST":
+            dtype = None
+        shape = spec.shape
+        fixed = ((axis, dim) for axis, dim in enumerate(shape or ()) if isinstance(dim, int))
+        rank = None if shape is None else len(shape)
+        prepared[spec.name] = Wanted(spec, dtype, rank, tuple(fixed))
+    return prepared
 
 
 def check(given: Mapping[str, Any], inputs: Mapping[str, Wanted], model: str) -> None:
@@ -65,64 +77,39 @@ def check(given: Mapping[str, Any], inputs: Mapping[str, Wanted], model: str) ->
         BadData: A name is unknown or missing; a dtype, rank or fixed dimension is wrong.
     """
     if given.keys() != inputs.keys():
-        _names(given, inputs, model)
+        unknown, missing = (
+            sorted(given.keys() - inputs.keys()),
+            sorted(inputs.keys() - given.keys()),
+        )
+        parts = [f"no input '{name}'" for name in unknown[:3]]
+        parts += [f"input '{name}' is missing" for name in missing[:3]]
+        raise BadData(
+            f"{model}: {', '.join(parts)}. Got: {', '.join(given) or 'none'}; "
+            f"expected: {', '.join(inputs) or 'none'}",
+            fix="name the arrays like the inputs; engine(**{'odd.name': array}) takes any name",
+        )
     for name, value in given.items():
         if not inputs[name].takes(value):
-            expected = inputs[name]
-            got = (
-                f"{value.dtype}{list(value.shape)}"
-                if isinstance(value, np.ndarray)
-                else with_article(type(value).__name__)
-            )
-            spec = expected.spec
-            raise BadData(
-                f"input '{name}': Got {got}, expected {spec.dtype}{_dims(spec)}",
-                fix=_fix(value, expected),
-            )
+            raise _unfit(name, value, inputs[name])
 
 
-def _names(given: Mapping[str, Any], inputs: Mapping[str, Wanted], model: str) -> NoReturn:
-    unknown = sorted(given.keys() - inputs.keys())
-    missing = sorted(inputs.keys() - given.keys())
-    parts = [f"no input '{name}'" for name in unknown[:3]]
-    parts += [f"input '{name}' is missing" for name in missing[:3]]
-    raise BadData(
-        f"{model}: {', '.join(parts)}. Got: {', '.join(given) or 'none'}; "
-        f"expected: {', '.join(inputs) or 'none'}",
-        fix="name the arrays like the inputs; engine(**{'odd.name': array}) takes any name",
-    )
-
-
-def _fix(value: Any, expected: Wanted) -> str:
+def _unfit(name: str, value: Any, expected: Wanted) -> BadData:
+    spec = expected.spec
     if not isinstance(value, np.ndarray):
-        return f"give numpy.asarray(value, dtype='{expected.spec.dtype}')"
-    if value.dtype != expected.dtype:
-        return f"convert it with .astype('{expected.spec.dtype}')"
-    if value.ndim != expected.rank:
-        rank = wording.count(expected.rank or 0, "dimension")
-        return f"give {rank}; a batch of one is array[None]"
-    return "give the dimensions that are numbers exactly; names and ? are free"
-
-
-def _dims(spec: TensorSpec) -> str:
-    if spec.shape is None:
-        return ""
-    return f"[{', '.join('?' if dim is None else str(dim) for dim in spec.shape)}]"
-
-
-def _wanted(spec: TensorSpec) -> Wanted:
-    if spec.shape is None:
-        return Wanted(spec, _dtype(spec.dtype), None, ())
-    fixed = tuple((axis, dim) for axis, dim in enumerate(spec.shape) if isinstance(dim, int))
-    return Wanted(spec, _dtype(spec.dtype), len(spec.shape), fixed)
-
-
-def _dtype(name: str) -> np.dtype[Any] | None:
-    try:
-        found = np.dtype(name) if name else None
-    except TypeError:
-        return None
-    return None if found is None or found.kind in "OUST" else found
+        got = with_article(type(value).__name__)
+        fix = f"give numpy.asarray(value, dtype='{spec.dtype}')"
+    else:
+        got = f"{value.dtype}{list(value.shape)}"
+        fix = "give the dimensions that are numbers exactly; names and ? are free"
+        if value.dtype != expected.dtype:
+            fix = f"convert it with .astype('{spec.dtype}')"
+        elif value.ndim != expected.rank:
+            rank = wording.count(expected.rank or 0, "dimension")
+            fix = f"give {rank}; a batch of one is array[None]"
+    dims = ""
+    if spec.shape is not None:
+        dims = f"[{', '.join('?' if dim is None else str(dim) for dim in spec.shape)}]"
+    return BadData(f"input '{name}': Got {got}, expected {spec.dtype}{dims}", fix=fix)
 
 
 @dataclass(frozen=True)
@@ -225,28 +212,22 @@ def read_pictures(
         )
     found = {}
     for name, signature in signatures.items():
-        own = tables.get(name) if tables else given
-        if own is not None and (tables or len(signatures) == 1 or _fits(own, signature)):
-            found[name] = _input(own, where, signature)
+        own, names = tables.get(name) if tables else given, [one.name for one in signature.inputs]
+        if own is None:
+            continue
+        fits = own["input"] in names if "input" in own else len(names) == 1
+        if not (tables or len(signatures) == 1 or fits):
+            continue
+        try:
+            stored.demand_fields(own, Preprocess, where)
+            settings, spec = images.settings_for(own, signature.inputs, lambda _: None, where)
+            for field in ("mean", "std"):
+                preprocess.per_channel(settings, field)
+        except OrtuneError as error:
+            raise BadModel(error.what, fix=error.fix) from None
+        found[name] = PictureInput(settings, wanted([spec])[spec.name])
     if not found:
         raise BadModel(
             f"{where} fits no model of the bundle", fix="name its input, or give a table a model"
         )
     return found
-
-
-def _fits(given: Mapping[str, Any], signature: Signature) -> bool:
-    names = [spec.name for spec in signature.inputs]
-    return given["input"] in names if "input" in given else len(names) == 1
-
-
-def _input(given: Mapping[str, Any], where: str, signature: Signature) -> PictureInput:
-    """Return the input by settings that keep to the table."""
-    try:
-        stored.demand_fields(given, Preprocess, where)
-        settings, spec = images.settings_for(given, signature.inputs, lambda _: None, where)
-        for name in ("mean", "std"):
-            preprocess.per_channel(settings, name)
-    except OrtuneError as error:
-        raise BadModel(error.what, fix=error.fix) from None
-    return PictureInput(settings, wanted([spec])[spec.name])

@@ -169,8 +169,9 @@ class Instances:
         except OrtuneError:
             raise
         except Exception as error:
+            shapes = ", ".join(f"{k} {getattr(v, 'shape', '')}" for k, v in feeds.items())
             raise BadData(
-                f"{self.name}: the runtime refused {_shapes(feeds)}: {gist(error)}",
+                f"{self.name}: the runtime refused {shapes or 'no inputs'}: {gist(error)}",
                 fix="give arrays whose dimensions agree with each other and with the model",
             ) from error
         finally:
@@ -288,10 +289,6 @@ def _apart(backend: Backend, cpus: Sequence[int]) -> Backend:
     return replace(backend, **changed) if changed else backend
 
 
-def _shapes(inputs: Tensors) -> str:
-    return ", ".join(f"{k} {getattr(v, 'shape', '')}" for k, v in inputs.items()) or "no inputs"
-
-
 def serving(
     instances: int | str = 0,
     device: str | None = None,
@@ -321,7 +318,15 @@ def serving(
         for one in values:
             if not isinstance(one, int) or not least <= one <= most:
                 raise BadSettings(f"{name}={one!r} is not possible", fix=f"give {least} to {most}")
-    groups = _groups(instances, device or "")
+    groups: Sequence[InstanceGroup] = ()
+    if instances != 0:
+        groups = read_instances(instances, device or "")
+        count = total([one for one in groups if one.kind in ("", "cpu")])
+        if count > (cpus := effective_cpus()):
+            raise BadSettings(
+                f"{count} instances need a CPU each, and {wording.count(cpus, 'CPU')} can be used",
+                fix=f"give instances={cpus} or fewer",
+            )
     names = tuple(one.device for one in groups for _ in range(one.count))
     asked: dict[str, Any] = {
         "instances": total(groups),
@@ -335,24 +340,6 @@ def serving(
     if device and not groups:
         return replace(made, devices=(read_device(device).device,) * made.instances)
     return made
-
-
-def _groups(instances: int | str, device: str) -> Sequence[InstanceGroup]:
-    """Return the instances that a caller asks for by device; none where nothing is said.
-
-    Raises:
-        BadSettings: They cannot be read, or are more on the CPU than there are CPUs.
-    """
-    if instances == 0:
-        return ()
-    groups = read_instances(instances, device)
-    count = total([one for one in groups if one.kind in ("", "cpu")])
-    if count > (cpus := effective_cpus()):
-        raise BadSettings(
-            f"{count} instances need a CPU each, and {wording.count(cpus, 'CPU')} can be used",
-            fix=f"give instances={cpus} or fewer",
-        )
-    return groups
 
 
 def packed_serving(name: str, file: zipfile.ZipFile, manifest: Manifest) -> Serving:

@@ -170,13 +170,12 @@ class Joint:
             {name: array[end - count : end].copy() for name, array in outputs.items()}
             for count, end in zip(rows, ends, strict=True)
         ]
-        return [self._restored(*one) for one in zip(parts, samples, cut, strict=True)]
-
-    def _restored(self, outputs: Outputs, given: Tensors, cut: Tensors) -> Outputs:
-        """Give the outputs of a sample that was cut the length of its inputs."""
-        if self._buckets is None or cut is given:
-            return outputs
-        return self._buckets.restored(outputs, given[self._buckets.mask].shape[1])
+        if (buckets := self._buckets) is None:
+            return parts
+        return [  # what was cut gets the length of its inputs again
+            part if short is whole else buckets.restored(part, whole[buckets.mask].shape[1])
+            for part, whole, short in zip(parts, samples, cut, strict=True)
+        ]
 
 
 def _equal(one: Tensors, other: Tensors) -> bool:

@@ -82,34 +82,6 @@ def packed_compiled(
     return places
 
 
-def unfit(compiled: CompiledPlan, backend: Backend) -> str:
-    """Say why compiled models are not for this machine; empty where they are.
-
-    Raises:
-        OrtuneError: The backend cannot say what it would compile for.
-    """
-    if not isinstance(backend, Compiling):
-        return f"'{backend.name()}' opens no compiled models"
-    here = backend.compiled_for()
-    return "; ".join(
-        f"{name}: {compiled.made_for.get(name, 'none')} then, {here.get(name, 'none')} now"
-        for name in sorted({*compiled.made_for, *here})
-        if compiled.made_for.get(name) != here.get(name)
-    )
-
-
-def demand_embedded(path: Path, member: str) -> None:
-    """Refuse a compiled model of a bundle that keeps what it was compiled to in another file.
-
-    Raises:
-        BadModel: It does, or nothing in it is compiled.
-    """
-    found = contexts(path)
-    if not found or not all(one.embedded for one in found):
-        what = "names a file outside itself" if found else "holds nothing that is compiled"
-        raise BadModel(f"'{member}' {what}", fix=stored.DISTRUST)
-
-
 @dataclass(frozen=True)
 class Opened:
     """A bundle whose table of contents was checked, and how its models are to be served.
@@ -190,7 +162,7 @@ def open_models(
     return calls
 
 
-def distances(calls: Mapping[str, Call], folder: Path, plan: PackedPlan) -> Iterator[float]:
+def _distances(calls: Mapping[str, Call], folder: Path, plan: PackedPlan) -> Iterator[float]:
     """Yield how far each model's first golden answer is from the packed one, in dB."""
     for name, golden in plan.golden.items():
         yield first_sample(calls[name], folder / golden.inputs, folder / golden.outputs)
@@ -228,7 +200,10 @@ def open_plan(stack: ExitStack, opened: Opened, wanted: Backend | None) -> Runni
     """
     if wanted is None:
         return _first(stack, opened)
-    plan = measured_on(opened.manifest.plans, wanted)
+    plans, text = opened.manifest.plans, str(wanted)
+    exact = [plan for plan in plans if plan.backend == text]
+    named = [plan for plan in plans if plan.backend.partition("(")[0] == text]
+    plan = next(iter(exact + named), None)
     if plan is None:
         return _unmeasured(stack, opened, wanted)
     found = _planned(stack, opened, plan, ())
@@ -250,14 +225,6 @@ def demand_here(backend: Backend) -> None:
         raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=fix)
 
 
-def measured_on(plans: Sequence[PackedPlan], wanted: Backend) -> PackedPlan | None:
-    """Return the plan whose backend is spelled so, or the first of a backend named alone."""
-    text = str(wanted)
-    exact = [plan for plan in plans if plan.backend == text]
-    named = [plan for plan in plans if plan.backend.partition("(")[0] == text]
-    return next(iter(exact + named), None)
-
-
 def _first(stack: ExitStack, opened: Opened) -> Running:
     """Open the first plan that runs here, or the plain original: slower, and right."""
     manifest = opened.manifest
@@ -269,7 +236,16 @@ def _first(stack: ExitStack, opened: Opened) -> Running:
         reasons.append(found)
     folder = temporary(stack)
     opened.unpack(folder, manifest.fallback.values())
-    plain, calls = _original(stack, folder, opened)
+    plain = opened.how.share(Cpu())
+    try:
+        calls = open_models(stack, plain, folder, opened, manifest.fallback)
+    except BadModel:
+        if not consent.operators(manifest.custom_ops):
+            raise
+        # With the bundle's libraries only where it does not load without.
+        libraries = consent.libraries(manifest.custom_ops, manifest, folder)
+        plain = opened.how.share(Cpu(custom_ops=libraries))
+        calls = open_models(stack, plain, folder, opened, manifest.fallback)
     why = _joined(manifest, reasons)
     said = f"its tuned model cannot run on '{manifest.backend}' here"
     if len(reasons) > 1:
@@ -298,10 +274,10 @@ def _planned(
         backend, reason = consent.stored_backend(folder, manifest, plan)
         if backend is None:
             return reason
-        stored = backend
+        measured = backend
         backend, fewer = consent.at_hand(backend)
         backend = opened.how.share(backend)
-        calls, slow = _precompiled(tried, backend, folder, opened, plan, backend == stored)
+        calls, slow = _precompiled(tried, backend, folder, opened, plan, backend == measured)
         if calls is None:
             opened.unpack(folder, plan.models.values(), plan.golden.values())
             try:
@@ -320,7 +296,7 @@ def _planned(
                 f"{name}: its fastest plan cannot run on '{manifest.backend}' here ({why}); "
                 f"its plan for '{plan.backend}' runs instead"
             )
-        differ = [drift(name, found, manifest) for found in distances(calls, folder, plan)]
+        differ = [drift(name, far, manifest) for far in _distances(calls, folder, plan)]
         for text in (fewer, *foreign(plan.arithmetic, machine.machine()), *differ):
             if text:
                 _warn(f"{name}: {text}")
@@ -340,9 +316,6 @@ def _precompiled(
 
     Args:
         same: The settings are those that they were compiled with.
-
-    Raises:
-        BadModel: A member was changed, or points outside the bundle.
     """
     compiled = opened.compiled.get(opened.manifest.plans.index(plan))
     if compiled is None:
@@ -350,14 +323,24 @@ def _precompiled(
     if not same:
         return None, "its settings are lowered to this machine"
     try:
-        why = unfit(compiled, backend)
+        if not isinstance(backend, Compiling):
+            return None, f"'{backend.name()}' opens no compiled models"
+        here = backend.compiled_for()
+        why = "; ".join(
+            f"{name}: {compiled.made_for.get(name, 'none')} then, {here.get(name, 'none')} now"
+            for name in sorted({*compiled.made_for, *here})
+            if compiled.made_for.get(name) != here.get(name)
+        )
     except Exception as error:  # a plug-in that does not load may raise anything
         why = consent.reason_of(error)
     if why:
         return None, why
     opened.unpack(folder, compiled.models.values(), plan.golden.values())
     for member in compiled.models.values():
-        demand_embedded(folder / member, member)
+        parts = contexts(folder / member)
+        if not parts or not all(part.embedded for part in parts):
+            what = "names a file outside itself" if parts else "holds nothing that is compiled"
+            raise BadModel(f"'{member}' {what}", fix=stored.DISTRUST)
     calls = _open_alike(stack, backend, folder, opened, compiled.models, plan)
     return (None, calls) if isinstance(calls, str) else (calls, "")
 
@@ -374,7 +357,7 @@ def _open_alike(
     with ExitStack() as tried:
         try:
             calls = open_models(tried, backend, folder, opened, members, plan.golden)
-            found = min(distances(calls, folder, plan), default=TOLERANCE_DB)
+            found = min(_distances(calls, folder, plan), default=TOLERANCE_DB)
         except Exception as error:  # whatever a provider raises, another model is next
             return consent.reason_of(error)
         if found < TOLERANCE_DB:
@@ -411,22 +394,6 @@ def _unmeasured(stack: ExitStack, opened: Opened, backend: Backend) -> Running:
         calls = open_models(stack, backend, folder, opened, manifest.fallback)
     _warn(f"{opened.name}: {said}; {what} runs there")
     return Running(calls, backend, said)
-
-
-def _original(
-    stack: ExitStack, folder: Path, opened: Opened
-) -> tuple[Backend, Mapping[str, Call]]:
-    """Open the original; with the bundle's libraries only where it does not load without."""
-    manifest = opened.manifest
-    plain = opened.how.share(Cpu())
-    try:
-        return plain, open_models(stack, plain, folder, opened, manifest.fallback)
-    except BadModel:
-        if not consent.operators(manifest.custom_ops):
-            raise
-    libraries = consent.libraries(manifest.custom_ops, manifest, folder)
-    plain = opened.how.share(Cpu(custom_ops=libraries))
-    return plain, open_models(stack, plain, folder, opened, manifest.fallback)
 
 
 def _warn(text: str) -> None:

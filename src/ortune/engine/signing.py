@@ -79,11 +79,7 @@ def verify_signature(path: str | Path, key: str | Path) -> None:
 
 
 def _demand_whole(place: Path, bundle: str) -> None:
-    """Refuse a signature that is missing, huge, or that does not say by which key it is.
-
-    Raises:
-        BadModel: It is so.
-    """
+    """Refuse a signature that is missing, huge, or that does not say by which key it is."""
     if not place.is_file():
         raise BadModel(
             f"{bundle} is not signed, and a signature is demanded: there is no {place.name}",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from ortune.bundle.read import BundleEvidence
@@ -54,14 +52,9 @@ class HuggingFace(Target):
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write the model, how to open it, and what was measured."""
         models = plain_session.homes(source, folder / "onnx")
-        for name, home in models.items():
-            plain_session.copy_model(source, name, home)
-        checks = plain_session.write_samples(source, folder / "check")
-        plain_session.write_settings(folder, plain_session.cpu(source))
+        model, check = plain_session.write_plain(source, folder, models)
         plain_session.write_text_file(folder / _PROGRAM, "programs/run.py")
-        name = next(iter(models))
-        model = (models[name] / plain_session.MODEL).relative_to(folder).as_posix()
-        load = f"python {_PROGRAM} {model} {checks[name].relative_to(folder).as_posix()}/0 answers"
+        load = f"python {_PROGRAM} {model} {check} answers"
         licence = self.licence or source.manifest.licence
         text = card(source, read_evidence(source), licence, self.base_model, load)
         (folder / "README.md").write_text(text, encoding="utf-8")
@@ -72,13 +65,9 @@ class HuggingFace(Target):
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Run ``run.py`` on every golden sample."""
-        models = plain_session.homes(source, folder / "onnx")
-        return plain_session.replay_program(
-            source,
-            f"{_PROGRAM}, onnxruntime {version('onnxruntime')}",
-            lambda name: [sys.executable, folder / _PROGRAM, models[name] / plain_session.MODEL],
-            where=folder,
-        )
+        homes = plain_session.homes(source, folder / "onnx").items()
+        files = {name: home / plain_session.MODEL for name, home in homes}
+        return plain_session.replay_python(source, folder, _PROGRAM, files)
 
     def unrun(self, replay: Replay | None) -> str:
         """Nothing is uploaded."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from ortune.bundle.source import Source
@@ -38,15 +36,9 @@ class OnnxFile(Target):
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write ``model/``, ``check/`` with the golden samples, settings and programs."""
         models = plain_session.homes(source, folder / "model")
-        for name, home in models.items():
-            plain_session.copy_model(source, name, home)
-        checks = plain_session.write_samples(source, folder / "check")
-        plain_session.write_settings(folder, plain_session.cpu(source))
+        model, check = plain_session.write_plain(source, folder, models)
         for file, template in _PROGRAMS.items():
             plain_session.write_text_file(folder / file, template)
-        name = next(iter(models))
-        model = (models[name] / plain_session.MODEL).relative_to(folder).as_posix()
-        check = (checks[name] / "0").relative_to(folder).as_posix()
         return (
             f"settings: {plain_session.SETTINGS}, read by {', '.join(_PROGRAMS)}",
             f"python {PYTHON} {model} {check} answers",
@@ -54,13 +46,9 @@ class OnnxFile(Target):
 
     def replay(self, source: Source, folder: Path) -> Replay | None:
         """Run the Python program on every golden sample."""
-        models = plain_session.homes(source, folder / "model")
-        return plain_session.replay_program(
-            source,
-            f"{PYTHON}, onnxruntime {version('onnxruntime')}",
-            lambda name: [sys.executable, folder / PYTHON, models[name] / plain_session.MODEL],
-            where=folder,
-        )
+        homes = plain_session.homes(source, folder / "model").items()
+        files = {name: home / plain_session.MODEL for name, home in homes}
+        return plain_session.replay_python(source, folder, PYTHON, files)
 
     def unrun(self, replay: Replay | None) -> str:
         """Only Python's is sure to be installed."""

@@ -88,11 +88,9 @@ class OrtMobile(Target):
         """Run the Python program, which loads from bytes; time it where it is for this machine."""
         by = f"onnxruntime {version('onnxruntime')} from .ort"
         files = {name: folder / f"{label}.ort" for name, label in source.labels.items()}
-        answered = plain_session.replay_program(
-            source, by, lambda name: [sys.executable, folder / _PROGRAM, files[name]], where=folder
-        )
+        answered = plain_session.replay_python(source, folder, _PROGRAM, files)
         if self.platform != "amd64":
-            return answered
+            return replace(answered, by=by)
         timed = by_worker(source, files, self._backend(source), by)
         return replace(timed, difference_db=min(answered.difference_db, timed.difference_db))
 
@@ -109,9 +107,6 @@ class OrtMobile(Target):
         """Write ``LABEL.ort`` of every model, and one list of the operators of all.
 
         The converter opens sessions, so it runs in a process of its own.
-
-        Raises:
-            BadModel: The converter fails.
         """
         with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
             models, out = Path(temporary, "models"), Path(temporary, "out")

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -20,13 +19,11 @@ from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
 from ortune.core.plugins.bounds import Bounds
 from ortune.measurement.environment import names
-from ortune.measurement.job import WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed
 from ortune.model.graph.edit import const_array, every_node
 from ortune.model.io import file
 from ortune.runtimes.tensorrt import library, profiles
 from ortune.targets.common.plain_session import copy_model
-from ortune.targets.common.replay import by_worker
+from ortune.targets.common.replay import by_worker, optimize_in_worker, worker_errors
 
 _PLUGINS = "plugins"
 _BUILD_S = 7200
@@ -104,13 +101,22 @@ class TensorrtPackage(Target):
 
     def write(self, source: Source, folder: Path) -> Sequence[str]:
         """Write models and engines, and say how trtexec builds the same."""
-        libraries = [self._copied(Path(path), folder) for path in self.plugins]
+        libraries = []
+        for path in map(Path, self.plugins):
+            if not path.is_file():
+                raise BadModel(f"there is no plug-in library {path}", fix="give the path of one")
+            (folder / _PLUGINS).mkdir(exist_ok=True)
+            libraries.append(Path(shutil.copyfile(path, folder / _PLUGINS / path.name)))
         lines = []
         for name, label in source.labels.items():
             copy_model(source, name, folder, f"{label}.onnx")
             backend = self._backend(source, name, libraries)
             if self.built:
-                _build(folder / f"{label}.onnx", backend, self._place())
+                with worker_errors("no engine"):
+                    engine = folder / f"{label}.engine"
+                    optimize_in_worker(
+                        folder / f"{label}.onnx", backend, engine, self._place(), _BUILD_S
+                    )
             inside = [path.relative_to(folder) for path in libraries]
             lines.append(_trtexec(backend, label, inside))
             lines += [f"profile: {text}" for text in backend.profiles]
@@ -145,17 +151,6 @@ class TensorrtPackage(Target):
             timing_cache=self.timing_cache,
             plugins=tuple(str(path.resolve()) for path in libraries),
         )
-
-    def _copied(self, path: Path, folder: Path) -> Path:
-        """Put a plug-in library into the package.
-
-        Raises:
-            BadModel: There is none.
-        """
-        if not path.is_file():
-            raise BadModel(f"there is no plug-in library {path}", fix="give the path of one")
-        (folder / _PLUGINS).mkdir(exist_ok=True)
-        return Path(shutil.copyfile(path, folder / _PLUGINS / path.name))
 
     def _place(self) -> str:
         if self.environment or library.installed():
@@ -193,26 +188,6 @@ def _ranges(source: Source, name: str, spelled: Sequence[str]) -> tuple[str, ...
     declared = {spec.name: spec.shape or () for spec in inputs if spec.name not in given.values()}
     seen = [{key: array.shape for key, array in feed.items()} for feed, _ in source.feeds(name)]
     return (*given, *map(str, profiles.observed(seen, declared)))
-
-
-def _build(model: Path, backend: TensorrtEngine, environment: str) -> None:
-    """Let a worker build the engine and list its layers, in files beside the model.
-
-    Raises:
-        BadModel: TensorRT builds none, or takes its process down.
-    """
-    out = str(model.with_suffix(".engine").resolve())
-    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
-        root = Path(folder).resolve()
-        job = WorkerJob({"": model.resolve()}, backend, {}, root, environment=environment)
-        try:
-            with Worker(job, timeout_s=_BUILD_S) as worker:
-                worker.ask("optimize", out=out)
-        except WorkerFailed as error:
-            raise BadModel(
-                f"no engine: {error.failure.reason}",
-                fix=error.failure.fix or "pack another trial (--trial KEY)",
-            ) from None
 
 
 def _trtexec(backend: TensorrtEngine, label: str, plugins: Sequence[Path]) -> str:

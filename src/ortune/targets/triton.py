@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,12 +22,16 @@ from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.hardware.instances import InstanceGroup, read_instances, total
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
-from ortune.measurement.job import WorkerJob
-from ortune.measurement.process import WorkerFailed, ask_once
 from ortune.protocol import datatypes
 from ortune.targets.common import openvino_ir
 from ortune.targets.common.plain_session import copy_model
-from ortune.targets.common.replay import by_worker, environment, threads
+from ortune.targets.common.replay import (
+    by_worker,
+    environment,
+    optimize_in_worker,
+    threads,
+    worker_errors,
+)
 from ortune.targets.common.text_format import Word, spell_message
 
 CONFIG = "config.pbtxt"
@@ -225,27 +228,18 @@ class Triton(Target):
             if _on_openvino(source):
                 openvino_ir.write(source, {name: home / "model.xml"}, place)
             elif self.offline:
-                # Store a model as the release's runtime rewrites it.
-                out = home / "model.onnx"
+                what = "the release's onnxruntime does not rewrite the model"
                 backend, _ = stored.lowered(source.backend, effective_cpus())
-                with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as temporary:
-                    root = Path(temporary).resolve()
-                    job = WorkerJob(
-                        {"": source.models[name].resolve()}, backend, {}, root, environment=place
-                    )
-                    try:
-                        ask_once(job, ("optimize", {"out": str(out.resolve())}))
-                    except WorkerFailed as error:
-                        what = "the release's onnxruntime does not rewrite the model"
-                        raise BadModel(
-                            f"{what}: {error.failure.reason}",
-                            fix=error.failure.fix or "leave offline=true out",
-                        ) from None
+                with worker_errors(what, "leave offline=true out"):
+                    optimize_in_worker(source.models[name], backend, home / "model.onnx", place)
             else:
                 copy_model(source, name, home)
-            for file, values in self._warm_up_files(source, name).items():
-                (folder / label / _WARM_UP).mkdir(exist_ok=True)
-                (folder / label / _WARM_UP / file).write_bytes(values.tobytes())
+            warms_up = self.warm_up and name in source.plan.golden
+            arrays = self._warm_up_sample(source, name).values() if warms_up else ()
+            for index, array in enumerate(arrays):
+                if array.dtype.kind not in "USO":
+                    (folder / label / _WARM_UP).mkdir(exist_ok=True)
+                    (folder / label / _WARM_UP / f"input{index}").write_bytes(array.tobytes())
             (folder / label / CONFIG).write_text(self.config(source, name), encoding="ascii")
         gpus = "--gpus all " if self.gpu_numbers else ""
         image = f"nvcr.io/nvidia/tritonserver:{self.release_name}-py3"
@@ -302,6 +296,16 @@ class Triton(Target):
         """Return the text of a model's ``config.pbtxt``."""
         signature = source.manifest.signatures[name]
         backend = self.configured(source)
+        groups, gpus = [], dict[int, list[int]]()
+        for group in self.groups:
+            if group.kind == "gpu":  # those with as many instances each share one group
+                gpus.setdefault(group.count, []).append(group.index)
+            else:
+                groups.append({"count": group.count, "kind": Word("KIND_CPU")})
+        groups += [
+            {"count": count, "kind": Word("KIND_GPU"), "gpus": numbers}
+            for count, numbers in gpus.items()
+        ]
         held: dict[str, Any] = {
             "name": source.labels[name],
             "backend": _runtime(source),
@@ -309,12 +313,22 @@ class Triton(Target):
             "default_model_filename": "model.xml" if _on_openvino(source) else "model.onnx",
             "input": [self._tensor(spec) for spec in signature.inputs],
             "output": [self._tensor(spec) for spec in signature.outputs],
-            "instance_group": list(self._instance_groups()),
+            "instance_group": groups,
         }
         if self.batch:
             held["dynamic_batching"] = self._batching()
         if isinstance(backend, Cpu):
-            if optimization := self._optimization(backend):
+            optimization: dict[str, Any] = {}
+            if level := _LEVELS[backend.level]:
+                optimization["graph"] = {"level": level}
+            if self.accelerator:
+                options = read_accelerator_options(self.accelerator, self.options).items()
+                pairs = [{"key": key, "value": value} for key, value in options]
+                accelerator = {"name": self.accelerator, "parameters": pairs}
+                optimization["execution_accelerators"] = {
+                    "gpu_execution_accelerator": [accelerator]
+                }
+            if optimization:
                 held["optimization"] = optimization
             parameters = {
                 "intra_op_thread_count": str(backend.threads),
@@ -327,7 +341,12 @@ class Triton(Target):
             parameters = parameters | dict(text.split("=", 1) for text in backend.config)
         else:
             assert isinstance(backend, Openvino)
-            parameters = _openvino_parameters(backend)
+            parameters = {
+                "INFERENCE_NUM_THREADS": str(backend.threads),
+                "PERFORMANCE_HINT": backend.hint.upper(),
+                **({"HINT_BF16": "YES"} if backend.precision == "bf16" else {}),
+                **({"NUM_STREAMS": str(backend.streams)} if backend.streams else {}),
+            }
         held["parameters"] = [
             {"key": key, "value": {"string_value": value}} for key, value in parameters.items()
         ]
@@ -391,11 +410,7 @@ class Triton(Target):
                     yield f"the first dimension of {shown} is fixed: calls cannot be stacked"
 
     def _environment(self, source: Source, *, demanded: bool = True) -> str:
-        """Return where the release's runtime is; this process's own place where it need not be.
-
-        Raises:
-            BackendMissing: It is not there, and it is needed.
-        """
+        """Return where the release's runtime is; this process's own place where it need not be."""
         runtime = _runtime(source)
         version = self.carried[runtime]
         name, fix = environment(runtime, version)
@@ -409,17 +424,6 @@ class Triton(Target):
             )
         return HERE
 
-    def _instance_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield Triton's instance groups: GPUs with as many instances each share one."""
-        gpus: dict[int, list[int]] = {}
-        for one in self.groups:
-            if one.kind == "gpu":
-                gpus.setdefault(one.count, []).append(one.index)
-            else:
-                yield {"count": one.count, "kind": Word("KIND_CPU")}
-        for count, numbers in gpus.items():
-            yield {"count": count, "kind": Word("KIND_GPU"), "gpus": numbers}
-
     def _batching(self) -> dict[str, Any]:
         policy: dict[str, Any] = {}
         if self.timeout_us:
@@ -432,16 +436,6 @@ class Triton(Target):
             "max_queue_delay_microseconds": self.delay_us,
             **({"default_queue_policy": policy} if policy else {}),
         }
-
-    def _optimization(self, backend: Cpu) -> dict[str, Any]:
-        level = _LEVELS[backend.level]
-        optimization: dict[str, Any] = {"graph": {"level": level}} if level else {}
-        if self.accelerator:
-            given = read_accelerator_options(self.accelerator, self.options)
-            parameters = [{"key": key, "value": value} for key, value in given.items()]
-            accelerator = {"name": self.accelerator, "parameters": parameters}
-            optimization["execution_accelerators"] = {"gpu_execution_accelerator": [accelerator]}
-        return optimization
 
     def _tensor(self, spec: TensorSpec) -> dict[str, Any]:
         """Describe an input or output; where calls are stacked, without the first dimension."""
@@ -467,13 +461,6 @@ class Triton(Target):
             value = {"data_type": _data_type(types[tensor]), "dims": dims, **values}
             inputs.append({"key": tensor, "value": value})
         return {"name": "golden sample", "batch_size": min(self.batch, 1), "inputs": inputs}
-
-    def _warm_up_files(self, source: Source, name: str) -> Mapping[str, np.ndarray[Any, Any]]:
-        """Return the files that the entry names and their values."""
-        if not self.warm_up or name not in source.plan.golden:
-            return {}
-        arrays = enumerate(self._warm_up_sample(source, name).values())
-        return {f"input{index}": one for index, one in arrays if one.dtype.kind not in "USO"}
 
 
 def read_accelerator_options(accelerator: str, given: Sequence[str]) -> dict[str, str]:
@@ -530,18 +517,6 @@ def _changed(backend: Backend, said: Sequence[str]) -> list[str]:
         for one in fields(backend)
         if one.name not in said and getattr(backend, one.name) != getattr(plain, one.name)
     ]
-
-
-def _openvino_parameters(backend: Openvino) -> dict[str, str]:
-    parameters = {
-        "INFERENCE_NUM_THREADS": str(backend.threads),
-        "PERFORMANCE_HINT": backend.hint.upper(),
-    }
-    if backend.precision == "bf16":
-        parameters["HINT_BF16"] = "YES"
-    if backend.streams:
-        parameters["NUM_STREAMS"] = str(backend.streams)
-    return parameters
 
 
 def _data_type(dtype: str) -> Word:

@@ -23,9 +23,9 @@ from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core import wording
 from ortune.core.errors import BadModel, BadSettings, gist
-from ortune.core.session import Tensors
 from ortune.engine.golden import snr_db
 from ortune.targets.common import plain_session
+from ortune.targets.common.replay import ANOTHER
 
 PACKAGE = "onnxruntime-web"
 _RUNTIME = (
@@ -198,14 +198,27 @@ def replay_in_browser(source: Source, folder: Path) -> Replay:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         page.goto(address)
-        result = _result(page)
+        # The page's policy forbids what Playwright waits by.
+        result: dict[str, Any] | None = None
+        for _ in range(_LIMIT_MS // _LOOK_MS):
+            if (result := page.evaluate("window.result")) is not None:
+                break
+            page.wait_for_timeout(_LOOK_MS)
+        if result is None:
+            raise BadModel(f"the page did not end within {_LIMIT_MS // 1000} s", fix=ANOTHER)
         if "error" in result:
-            raise BadModel(f"the page fails: {gist(result['error'])}", fix=plain_session.ANOTHER)
+            raise BadModel(f"the page fails: {gist(result['error'])}", fix=ANOTHER)
         worst = float("inf")
         for name in source.models:
             for check, (_, expected) in zip(checks[name], source.feeds(name), strict=True):
                 answers = page.evaluate("([name, check]) => answers(name, check)", [name, check])
-                worst = min(worst, snr_db(expected, _arrays(answers, expected)))
+                arrays = {}
+                for output, array in expected.items():
+                    raw = base64.b64decode(answers.get(output, ""))
+                    values = np.frombuffer(raw, np.asarray(array).dtype)
+                    fits = values.size == array.size
+                    arrays[output] = values.reshape(array.shape) if fits else values
+                worst = min(worst, snr_db(expected, arrays))
         by = f"onnxruntime-web {result['version']} in Chromium {browser.version}"
         browser.close()
     for url in asked:
@@ -213,28 +226,6 @@ def replay_in_browser(source: Source, folder: Path) -> Replay:
         if split.scheme not in ("data", "blob") and split.netloc != urlsplit(address).netloc:
             raise BadModel(f"the page asks for {gist(url)}", fix="report this as a bug")
     return Replay(f"{by}, {wording.count(int(result['threads']), 'thread')}", worst)
-
-
-def _result(page: Any) -> dict[str, Any]:
-    """Wait for what the page says of itself; its policy forbids what Playwright waits by.
-
-    Raises:
-        BadModel: It says nothing for four minutes.
-    """
-    for _ in range(_LIMIT_MS // _LOOK_MS):
-        found: dict[str, Any] | None = page.evaluate("window.result")
-        if found is not None:
-            return found
-        page.wait_for_timeout(_LOOK_MS)
-    raise BadModel(f"the page did not end within {_LIMIT_MS // 1000} s", fix=plain_session.ANOTHER)
-
-
-def _arrays(answers: dict[str, str], expected: Tensors) -> Tensors:
-    made = {}
-    for name, wanted in expected.items():
-        values = np.frombuffer(base64.b64decode(answers.get(name, "")), np.asarray(wanted).dtype)
-        made[name] = values.reshape(wanted.shape) if values.size == wanted.size else values
-    return made
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from ortune.engine.manifest import Manifest
 from ortune.engine.signing import verify_signature
 from ortune.measurement.environment import interpreter
 from ortune.measurement.environments.installed import ensured
-from ortune.measurement.environments.releases import Release, chosen
+from ortune.measurement.environments.releases import chosen
 from ortune.measurement.machine.energy import energy
 from ortune.measurement.process import WorkerFailed, demand, lone, outputs
 from ortune.measurement.timing import stats
@@ -108,11 +108,6 @@ class RecheckResult(TableResult):
 
     table = "replays"
 
-    @property
-    def first_changed(self) -> RecheckRow | None:
-        """The oldest release with which something changed."""
-        return next((one for one in self.replays if not one.verdict.good), None)
-
     def summary(self) -> Mapping[str, object]:
         """Return the verdict and the key figures of the first replay."""
         first = self.replays[0]
@@ -157,23 +152,35 @@ def run(asked: Recheck) -> RecheckResult:
         )
         why_not = why_not_timed(plan) if asked.timed else "not asked for"
         replays = []
-        for place in _places(asked.environment, releases, asked.sink):
+        # All are added where they are missing before anything is timed.
+        places = [ensured(one, asked.sink).name for one in releases]
+        if not places:
+            interpreter(asked.environment)
+            places = [asked.environment]
+        for place in places:
             asked.sink(Note(f"replaying {path.name} in environment {place}"))
             seconds = 0.0 if why_not else asked.time
             replays.append(replay(plan, place, root, seconds, asked.sink))
-    good = all(one.verdict.good for one in replays)
+    changed = next((one for one in replays if not one.verdict.good), None)
+    if changed is None:
+        reason = ", ".join(dict.fromkeys(str(one.verdict) for one in replays))
+    else:
+        oldest = len(replays) > 1 and changed is replays[0]
+        already = ", the oldest that was tried, already" if oldest else ""
+        differs = f" ({changed.differs})" if changed.differs else ""
+        reason = f"{changed.verdict} with {changed.runtime}{already}: {changed.why}{differs}"
     return RecheckResult(
         bundle=str(path),
         plan=str(plan.trial.plan),
         key=plan.trial.key,
         backend=str(plan.backend),
-        packed=plan.packed,
-        predicted=plan.predicted,
+        packed=plan.trial.ratio,
+        predicted=plan.trial.predicted,
         tolerance_db=TOLERANCE_DB,
         replays=tuple(replays),
         changes=changes(replays),
-        good=good,
-        reason=_reason(path.name, replays),
+        good=changed is None,
+        reason=f"{path.name}: {reason}",
         timed_why_not=why_not,
     )
 
@@ -190,26 +197,6 @@ def changes(replays: Sequence[RecheckRow]) -> tuple[str, ...]:
             found.append(f"{one.runtime}: {one.verdict}")
         before = verdict
     return tuple(found)
-
-
-def _places(environment: str, releases: Sequence[Release], sink: Sink) -> list[str]:
-    """Return the environments, added where they are missing: all before anything is timed."""
-    if not releases:
-        interpreter(environment)
-        return [environment]
-    return [ensured(one, sink).name for one in releases]
-
-
-def _reason(name: str, replays: Sequence[RecheckRow]) -> str:
-    """Say what changed first, or that nothing did."""
-    changed = next((one for one in replays if not one.verdict.good), None)
-    if changed is None:
-        told = dict.fromkeys(str(one.verdict) for one in replays)
-        return f"{name}: {', '.join(told)}"
-    oldest = len(replays) > 1 and changed is replays[0]
-    already = ", the oldest that was tried, already" if oldest else ""
-    differs = f" ({changed.differs})" if changed.differs else ""
-    return f"{name}: {changed.verdict} with {changed.runtime}{already}: {changed.why}{differs}"
 
 
 SLOWER = 0.05
@@ -256,8 +243,11 @@ def replay(
     except OrtuneError as error:
         reason = f"{error.what} ({error.fix})"
     else:
-        differs = difference(plan.job.machine, _then(plan), offered.machine, offered.versions)
-        verdict, why = judged(answers, found, plan.predicted)
+        then = dict(plan.job.versions)
+        if "openvino" not in str(plan.backend):
+            then.pop("onnxruntime-ep-openvino", None)
+        differs = difference(plan.job.machine, then, offered.machine, offered.versions)
+        verdict, why = judged(answers, found, plan.trial.predicted)
         return RecheckRow(
             environment, runtime, verdict, answers, found.ratio, found.beside, why, differs
         )
@@ -289,20 +279,8 @@ def judged(answers_db: float, found: Retimed, predicted: Interval | None) -> tup
     return Replayed.SAME, ""
 
 
-def _then(plan: UnpackedPlan) -> dict[str, str]:
-    """Return the versions that the plan was measured with; OpenVINO's where it runs on that."""
-    found = dict(plan.job.versions)
-    if "openvino" not in str(plan.backend):
-        found.pop("onnxruntime-ep-openvino", None)
-    return found
-
-
 def _answers(plan: UnpackedPlan, environment: str, root: Path) -> float:
-    """Return the least `snr_db` of all golden samples.
-
-    Raises:
-        WorkerFailed: A model does not run there.
-    """
+    """Return the least `snr_db` of all golden samples."""
     worst = float("inf")
     for index, (name, (inputs, expected)) in enumerate(plan.golden.items()):
         job = lone(
@@ -318,11 +296,7 @@ def _answers(plan: UnpackedPlan, environment: str, root: Path) -> float:
 def _timed(
     plan: UnpackedPlan, environment: str, root: Path, seconds: float, sink: Sink
 ) -> Retimed:
-    """Time original and plan there in turns, and the plan here beside them.
-
-    Raises:
-        BadModel: The original does not run there.
-    """
+    """Time original and plan there in turns, and the plan here beside them."""
     (name, model), baseline = next(iter(plan.models.items())), plan.baseline
     assert baseline is not None, "asked after why_not_timed"
     driven, inputs = plan.job.workload, plan.golden[name][0]
@@ -361,16 +335,6 @@ class UnpackedPlan:
     models: Mapping[str, Path]
     originals: Mapping[str, Path]
     golden: Mapping[str, tuple[Path, Path]]
-
-    @property
-    def packed(self) -> Interval | None:
-        """The plan's time over the original's."""
-        return self.trial.ratio
-
-    @property
-    def predicted(self) -> Interval | None:
-        """Where a new measurement of that falls."""
-        return self.trial.predicted
 
 
 def unpacked(
@@ -428,12 +392,7 @@ def unpacked(
 
 
 def _plan(bundle: Bundle, key: str) -> tuple[Trial, BundledPlan]:
-    """Return a plan and what was measured of it; bundles of format 1 do not name the key.
-
-    Raises:
-        BadSettings: The bundle holds none with such a key.
-        OrtuneError: It has no evidence at all.
-    """
+    """Return a plan and what was measured of it; bundles of format 1 do not name the key."""
     held = bundle.evidence.trials
     if not held:
         raise OrtuneError(f"{bundle.path} holds no evidence of its plan", fix="pack the run again")

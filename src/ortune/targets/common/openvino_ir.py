@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from ortune.backends.openvino import Openvino
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
-from ortune.measurement.job import WorkerJob
-from ortune.measurement.process import WorkerFailed, ask_once
-from ortune.targets.common.replay import by_worker, threads
+from ortune.targets.common.replay import (
+    by_worker,
+    optimize_in_worker,
+    threads,
+    worker_errors,
+)
 
 
 def missing() -> str | None:
@@ -52,17 +54,8 @@ def write(source: Source, files: Mapping[str, Path], environment: str = HERE) ->
         BadModel: It does not convert a model.
     """
     for name, out in files.items():
-        with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
-            root = Path(folder).resolve()
-            models = {"": source.models[name].resolve()}
-            job = WorkerJob(models, Openvino(threads=1), {}, root, environment=environment)
-            try:
-                ask_once(job, ("optimize", {"out": str(out.resolve())}))
-            except WorkerFailed as error:
-                raise BadModel(
-                    f"OpenVINO does not convert the model: {error.failure.reason}",
-                    fix=error.failure.fix or "pack another trial (--trial KEY)",
-                ) from None
+        with worker_errors("OpenVINO does not convert the model"):
+            optimize_in_worker(source.models[name], Openvino(threads=1), out, environment)
 
 
 def replay(

@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
-from importlib.resources import files
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from importlib.resources import files as resource_files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,11 +27,11 @@ from ortune.bundle.target import Replay
 from ortune.core.errors import BadModel, gist
 from ortune.core.session import Tensors
 from ortune.engine.golden import snr_db
+from ortune.targets.common.replay import ANOTHER
 
 MODEL = "model.onnx"
 SETTINGS = "settings.json"
 DISABLE = "optimization.disable_specified_optimizers"
-ANOTHER = "pack another trial (--trial KEY)"
 _SHARED = "session.use_env_allocators"
 _TYPES = {
     *("float32", "float64", "float16", "int8", "uint8", "int16", "uint16", "int32", "uint32"),
@@ -92,7 +94,7 @@ def write_settings(folder: Path, backend: Cpu) -> None:
 
 def write_text_file(path: Path, template: str) -> None:
     """Write one of the text files of this folder, such as ``programs/run.py``."""
-    text = (files(__package__) / f"{template}.txt").read_text(encoding="utf-8")
+    text = (resource_files(__package__) / f"{template}.txt").read_text(encoding="utf-8")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
@@ -146,6 +148,24 @@ def write_samples(source: Source, folder: Path) -> dict[str, Path]:
     return places
 
 
+def write_plain(source: Source, folder: Path, models: Mapping[str, Path]) -> tuple[str, str]:
+    """Write models, golden samples and settings.
+
+    Args:
+        models: Model name -> its folder, of `homes`.
+
+    Returns:
+        The first model and its first sample, below the folder.
+    """
+    for name, home in models.items():
+        copy_model(source, name, home)
+    checks = write_samples(source, folder / "check")
+    write_settings(folder, cpu(source))
+    first = next(iter(models))
+    model = (models[first] / MODEL).relative_to(folder).as_posix()
+    return model, (checks[first] / "0").relative_to(folder).as_posix()
+
+
 def read_answers(folder: Path, expected: Tensors) -> Tensors:
     """Return the outputs that a program wrote for a sample, in the types and shapes expected.
 
@@ -165,6 +185,21 @@ def read_answers(folder: Path, expected: Tensors) -> Tensors:
         values = np.frombuffer(raw, wanted.dtype.newbyteorder("<"))
         answers[name] = values.astype(wanted.dtype).reshape(wanted.shape)
     return answers
+
+
+def replay_python(source: Source, folder: Path, program: str, files: Mapping[str, Path]) -> Replay:
+    """Let the package's program in Python answer all golden samples.
+
+    Args:
+        program: Its place in the package.
+        files: Model name -> its file.
+    """
+    return replay_program(
+        source,
+        f"{program}, onnxruntime {version('onnxruntime')}",
+        lambda name: [sys.executable, folder / program, files[name]],
+        where=folder,
+    )
 
 
 def replay_program(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +25,7 @@ from ortune.measurement.process import Worker, WorkerFailed, outputs, worker_fol
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, fresh_pairs
 
+ANOTHER = "pack another trial (--trial KEY)"
 _NUMBER = re.compile(r"[1-9][0-9]{0,5}")
 _MOST_THREADS = 4096
 """Threads of one model at most."""
@@ -69,6 +71,38 @@ def environment(distribution: str, wanted: str) -> tuple[str, str | None]:
     return name, None
 
 
+@contextmanager
+def worker_errors(what: str, fix: str = ANOTHER) -> Iterator[None]:
+    """Have a worker that fails be an error of the model.
+
+    Args:
+        what: Did not succeed.
+        fix: What to do where the worker does not say.
+
+    Raises:
+        BadModel: It fails.
+    """
+    try:
+        yield
+    except WorkerFailed as error:
+        raise BadModel(f"{what}: {error.failure.reason}", fix=error.failure.fix or fix) from None
+
+
+def optimize_in_worker(
+    model: Path, backend: Backend, out: Path, environment: str, timeout_s: float = 300
+) -> None:
+    """Let a worker write a model as a backend rewrites, converts or builds it.
+
+    Raises:
+        WorkerFailed: It does not.
+    """
+    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+        root = Path(folder).resolve()
+        job = WorkerJob({"": model.resolve()}, backend, {}, root, environment=environment)
+        with Worker(job, timeout_s=timeout_s) as worker:
+            worker.ask("optimize", out=str(out.resolve()))
+
+
 def by_worker(
     source: Source,
     models: Mapping[str, Path],
@@ -100,7 +134,9 @@ def by_worker(
         for name, path in models.items():
             inputs, expected = source.streams(name)
             job = _job({"": path}, there, {"": inputs}, root, environment)
-            found = _answers(job, root / f"answers-{len(list(root.iterdir()))}", by)
+            answers = root / f"answers-{len(list(root.iterdir()))}"
+            with worker_errors(f"the package does not run under {by}"):
+                found = outputs(job, range(len(Stream(job.feeds[""]))), answers)
             pairs = zip(Stream(expected), found, strict=True)
             worst = min(worst, *(snr_db(one, two) for one, two in pairs))
         if not worst >= TOLERANCE_DB:
@@ -113,29 +149,15 @@ def by_worker(
         return Replay(by, worst, overhead(*starts))
 
 
-def _answers(job: WorkerJob, path: Path, by: str) -> Stream:
-    try:
-        return outputs(job, range(len(Stream(job.feeds[""]))), path)
-    except WorkerFailed as error:
-        raise BadModel(
-            f"the package does not run under {by}: {error.failure.reason}",
-            fix=error.failure.fix or "pack another trial (--trial KEY)",
-        ) from None
-
-
 def overhead(
     bundle: Callable[[], Worker], package: Callable[[], Worker]
 ) -> tuple[float, float, float] | None:
     """Return packaged time over the bundle's; None where the bundle's plan does not run here."""
     try:
-        pairs = [one.pair for one in fresh_pairs(bundle, package, stats.PAIRS, EFFORT)]
+        with worker_errors("the package does not run"):
+            pairs = [one.pair for one in fresh_pairs(bundle, package, stats.PAIRS, EFFORT)]
     except BaselineFailed:
         return None
-    except WorkerFailed as error:
-        raise BadModel(
-            f"the package does not run: {error.failure.reason}",
-            fix=error.failure.fix or "pack another trial (--trial KEY)",
-        ) from None
     found = stats.ratio(pairs)
     return found.value, found.low, found.high
 
