@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -177,15 +177,6 @@ def test_a_stream_answers_each_request_by_its_id(
         client.stop_stream()
 
 
-@pytest.mark.parametrize("kind", [httpclient, grpcclient], ids=["http", "grpc"])
-def test_one_output_of_two(server: Serving, expected: dict[str, list[Arrays]], kind: Any) -> None:
-    with kind.InferenceServerClient(getattr(server, kind.__name__.rpartition(".")[2])) as client:
-        names = [kind.InferRequestedOutput("twice")]
-        found = client.infer("INT64", asked(kind, "INT64", 2, None), outputs=names)
-        same(found, expected["INT64"][1], ("twice",))
-        assert found.as_numpy("same") is None
-
-
 def test_a_client_that_sends_without_end_is_read_as_it_is_answered(
     server: Serving, expected: dict[str, list[Arrays]]
 ) -> None:
@@ -205,36 +196,3 @@ def test_a_client_that_sends_without_end_is_read_as_it_is_answered(
             found = client.infer("FP32", asked(httpclient, "FP32", 1, True))
             same(found, expected["FP32"][0])
     assert "ERROR" not in server.said
-
-
-def _refusals() -> dict[str, Callable[[Any], Any]]:
-    """Return what clients may do wrong."""
-
-    def shaped(client: Any, shape: tuple[int, ...], datatype: str = "FP32") -> Any:
-        one = client.InferInput("x", shape, datatype)
-        one.set_data_from_numpy(np.ones(shape, np.int32 if datatype == "INT32" else np.float32))
-        return [one]
-
-    return {
-        "batch 33 of 32": lambda client: ("FP32", shaped(client, (33, 3))),
-        "a dimension": lambda client: ("FP32", shaped(client, (1, 4))),
-        "the rank": lambda client: ("FP32", shaped(client, (3,))),
-        "the datatype": lambda client: ("FP32", shaped(client, (1, 3), "INT32")),
-        "the model": lambda client: ("none", shaped(client, (1, 3))),
-    }
-
-
-@pytest.mark.parametrize("wrong", _refusals())
-@pytest.mark.parametrize("kind", [httpclient, grpcclient], ids=["http", "grpc"])
-def test_what_is_wrong_is_refused_and_the_next_is_served(
-    server: Serving, expected: dict[str, list[Arrays]], kind: Any, wrong: str
-) -> None:
-    from tritonclient.utils import InferenceServerException
-
-    address = getattr(server, kind.__name__.rpartition(".")[2])
-    with kind.InferenceServerClient(address) as client:
-        model, inputs = _refusals()[wrong](kind)
-        with pytest.raises(InferenceServerException) as refused:
-            client.infer(model, inputs)
-        assert refused.value.message() and "Traceback" not in refused.value.message()
-        same(client.infer("FP32", asked(kind, "FP32", 1, None)), expected["FP32"][0])

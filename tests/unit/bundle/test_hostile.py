@@ -229,13 +229,6 @@ class TestManifest:
             warnings.simplefilter("ignore", RuntimeWarning)
             load(bundle).close()
 
-    def test_golden_samples_of_a_model_that_there_is_not(self, bundle: Path) -> None:
-        def more(manifest: dict[str, Any]) -> None:
-            (plan,) = manifest["plans"]
-            plan["golden"]["other"] = plan["golden"][""]
-
-        refused(forge(bundle, {}, more), "different models in different places")
-
     @pytest.mark.parametrize("field", ["models", "golden", "arithmetic", "custom_ops", "ratio"])
     @pytest.mark.parametrize("value", [3, "x", [[]], {"": None}, {"is": "backends/cpu"}])
     def test_fields_of_a_plan_of_another_form(self, bundle: Path, field: str, value: Any) -> None:
@@ -294,27 +287,6 @@ class TestZip:
         assert bundle.stat().st_size < 500_000
         refused(bundle, "packed, where bundles have it as it is")
 
-    def test_a_packed_text_may_not_unpack_to_hundreds_of_times_its_size(
-        self, bundle: Path
-    ) -> None:
-        whole = members_of(bundle) | {EVIDENCE: b" " * (7 << 20)}
-        with zipfile.ZipFile(bundle, "w", zipfile.ZIP_DEFLATED) as file:
-            for name, content in whole.items():
-                how = zipfile.ZIP_DEFLATED if name == EVIDENCE else zipfile.ZIP_STORED
-                file.writestr(name, content, how)
-        refused(bundle, "unpacks to more than 200 times its size")
-
-    @pytest.mark.parametrize(("name", "size"), [(SETTINGS, 1), (RECIPE, 2), (EVIDENCE, 9)])
-    def test_texts_are_bounded(self, bundle: Path, name: str, size: int) -> None:
-        with zipfile.ZipFile(bundle, "a") as file:
-            names = [n for n in file.namelist() if n != name]
-        whole = members_of(bundle)
-        with zipfile.ZipFile(bundle, "w") as file:
-            for other in names:
-                file.writestr(other, whole[other])
-            file.writestr(name, bytes(size << 20))
-        refused(bundle, f"has '{name}' of .* bytes: it may have")
-
     def test_a_size_that_lies(self, bundle: Path) -> None:
         """The table of contents says less than there is, and the manifest agrees with it."""
         content = bytearray(bundle.read_bytes())
@@ -323,9 +295,6 @@ class TestZip:
         struct.pack_into("<I", content, at + 24, size - 1)
         bundle.write_bytes(content)
         refused(bundle, "was changed|is damaged")
-
-    def test_too_many_members(self, bundle: Path) -> None:
-        refused(forge(bundle, {f"models/x{i}": b"" for i in range(5000)}), "members, more than")
 
     def test_members_that_share_their_bytes(self, bundle: Path) -> None:
         """Entries of the table that point at the same place unpack a small file to any size."""
@@ -344,30 +313,12 @@ class TestZip:
     @pytest.mark.parametrize(
         "name",
         [
-            "../x",
-            "/x",
-            "a/../../x",
-            "C:x",
-            "a\\b",
-            "a\nb",
-            "a\x1b[2Jb",
-            "a" * 2000,
-            "a/",
-            "\u202ea",
+            *("../x", "/x", "C:x", "a\\b", "a\x1b[2Jb", "a" * 2000, "\u202ea"),
         ],
     )
     def test_names_that_lead_out_or_mislead(self, bundle: Path, name: str) -> None:
         forge(bundle, {name: b""})
         refused(bundle, "unsafe member")
-
-    def test_names_that_are_one_on_some_systems(self, bundle: Path) -> None:
-        forge(bundle, {"Models/toy.onnx": b"x"})
-        refused(bundle, "take for one")
-
-    def test_duplicates(self, bundle: Path) -> None:
-        with zipfile.ZipFile(bundle, "a") as file, pytest.warns(UserWarning, match="Duplicate"):
-            file.writestr("models/toy.onnx", b"x")
-        refused(bundle, "differ: 'models/toy.onnx'")
 
     @pytest.mark.parametrize("kind", [0o120777, 0o010644, 0o020644, 0o040755, 0o140755])
     def test_links_pipes_and_devices(self, bundle: Path, kind: int) -> None:
@@ -378,22 +329,6 @@ class TestZip:
                 entry.external_attr = (kind if name == "models/toy.onnx" else 0o100644) << 16
                 file.writestr(entry, content)
         refused(bundle, "a link or no plain file")
-
-    def test_there_must_be_room(
-        self,
-        bundle: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        temporary: Path,
-    ) -> None:
-        from ortune.engine import archive
-
-        small = (100, 90, 10)
-        usage = type("usage", (), dict(zip(("total", "used", "free"), small, strict=True)))
-        monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: usage)
-        with pytest.raises(OrtuneError, match="MB are free") as caught:
-            load(bundle)
-        assert "TMPDIR" in caught.value.fix
-        assert not list(temporary.iterdir())
 
 
 class TestModel:

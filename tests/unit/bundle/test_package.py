@@ -179,7 +179,7 @@ def test_a_source_has_its_files(bundle: Path) -> None:
         source = held.source(plan)
         assert source.name == "toy" and source.labels == {"": "toy"}
         assert source.backend == Cpu(threads=1) and not source.external()
-        assert source.models[""].is_file() and source.originals[""].is_file()
+        assert source.models[""].is_file()
         assert len(list(source.feeds())) == 2
         folder = held.folder
     assert not folder.exists()

@@ -70,16 +70,12 @@ async def behind_a_busy_worker(
     return tasks
 
 
-def test_what_waits_is_computed_together(made: Made, session: Doubling) -> None:
+async def test_what_waits_is_computed_together(made: Made, session: Doubling) -> None:
     batcher = made()
-
-    async def main() -> None:
-        tasks = await behind_a_busy_worker(batcher, session, [row(n) for n in range(5)])
-        session.go.set()
-        found = await asyncio.gather(*tasks)
-        assert [one["y"][0, 0] for one in found] == [2000, 0, 2, 4, 6, 8]
-
-    asyncio.run(main())
+    tasks = await behind_a_busy_worker(batcher, session, [row(n) for n in range(5)])
+    session.go.set()
+    found = await asyncio.gather(*tasks)
+    assert [one["y"][0, 0] for one in found] == [2000, 0, 2, 4, 6, 8]
     assert [one.shape for one in session.seen] == [(1, 7), (5, 4)]
     counts = batcher.statistics
     assert {rows: (one.count, one.requests) for rows, one in counts.batches.items()} == {
@@ -90,140 +86,94 @@ def test_what_waits_is_computed_together(made: Made, session: Doubling) -> None:
     assert (counts.depth, counts.failed, counts.cancelled, counts.refused) == (0, 0, 0, 0)
 
 
-def test_batches_keep_their_bound_and_forms_take_turns(made: Made, session: Doubling) -> None:
+async def test_batches_keep_their_bound_and_forms_take_turns(
+    made: Made, session: Doubling
+) -> None:
     batcher = made(max_batch=2)
     samples = [row(0), row(1), row(2), row(3), row(4, 5), row(5, 4, 3), row(6)]
-
-    async def main() -> None:
-        tasks = await behind_a_busy_worker(batcher, session, samples)
-        session.go.set()
-        found = await asyncio.gather(*tasks)
-        for sample, one in zip(samples, found[1:], strict=True):
-            np.testing.assert_array_equal(one["y"], 2 * sample["x"])
-
-    asyncio.run(main())
+    tasks = await behind_a_busy_worker(batcher, session, samples)
+    session.go.set()
+    found = await asyncio.gather(*tasks)
+    for sample, one in zip(samples, found[1:], strict=True):
+        np.testing.assert_array_equal(one["y"], 2 * sample["x"])
     assert [one.shape for one in session.seen] == [
         *((1, 7), (2, 4), (1, 5), (2, 4), (3, 4), (1, 4))
     ]
 
 
-def test_a_delay_waits_for_others_until_the_batch_is_full(made: Made, session: Doubling) -> None:
+async def test_a_delay_waits_for_others_until_the_batch_is_full(
+    made: Made, session: Doubling
+) -> None:
     batcher = made(max_batch=3, max_delay_us=10_000_000)
-
-    async def main() -> None:
-        start = time.monotonic()
-        await asyncio.gather(*(submit(batcher, row(n)) for n in range(3)))
-        assert time.monotonic() - start < 5
-
-    asyncio.run(main())
+    start = time.monotonic()
+    await asyncio.gather(*(submit(batcher, row(n)) for n in range(3)))
+    assert time.monotonic() - start < 5
     assert [one.shape for one in session.seen] == [(3, 4)]
 
 
-def test_a_delay_ends(made: Made, session: Doubling) -> None:
-    batcher = made(max_delay_us=50_000)
-
-    async def main() -> None:
-        start = time.monotonic()
-        await asyncio.gather(submit(batcher, row(1)), submit(batcher, row(2, 5)))
-        assert 0.04 < time.monotonic() - start < 5
-
-    asyncio.run(main())
-    assert len(session.seen) == 2
-
-
-def test_a_delay_does_not_outlive_the_queue(made: Made) -> None:
+async def test_a_delay_does_not_outlive_the_queue(made: Made) -> None:
     batcher = made(max_delay_us=10_000_000)
-
-    async def main() -> None:
-        task = asyncio.create_task(submit(batcher, row(1)))
-        await settled(lambda: batcher.statistics.depth == 1)
-        start = time.monotonic()
-        await asyncio.to_thread(batcher.close)
-        assert time.monotonic() - start < 5
-        assert (await task)["y"][0, 0] == 2
-
-    asyncio.run(main())
+    task = asyncio.create_task(submit(batcher, row(1)))
+    await settled(lambda: batcher.statistics.depth == 1)
+    start = time.monotonic()
+    await asyncio.to_thread(batcher.close)
+    assert time.monotonic() - start < 5
+    assert (await task)["y"][0, 0] == 2
 
 
-def test_one_bad_request_does_not_fail_its_batch(made: Made, session: Doubling) -> None:
+async def test_one_bad_request_does_not_fail_its_batch(made: Made, session: Doubling) -> None:
     batcher = made()
-
-    async def main() -> None:
-        samples = [row(1), row(-9), row(2)]
-        tasks = await behind_a_busy_worker(batcher, session, samples)
-        session.go.set()
-        _, one, bad, two = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(bad, ValueError) and "a negative number" in str(bad)
-        assert one["y"][0, 0] == 2 and two["y"][0, 0] == 4
-
-    asyncio.run(main())
+    samples = [row(1), row(-9), row(2)]
+    tasks = await behind_a_busy_worker(batcher, session, samples)
+    session.go.set()
+    _, one, bad, two = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(bad, ValueError) and "a negative number" in str(bad)
+    assert one["y"][0, 0] == 2 and two["y"][0, 0] == 4
     assert batcher.statistics.failed == 1
 
 
-def test_the_queue_is_bounded(made: Made, session: Doubling) -> None:
+async def test_the_queue_is_bounded(made: Made, session: Doubling) -> None:
     batcher = made(max_queue=2)
-
-    async def main() -> None:
-        tasks = await behind_a_busy_worker(batcher, session, [row(1), row(2)])
-        with pytest.raises(QueueFull, match="2 requests wait") as caught:
-            await submit(batcher, row(3))
-        assert len(str(caught.value).splitlines()) == 2
-        session.go.set()
-        await asyncio.gather(*tasks)
-        assert (await submit(batcher, row(3)))["y"][0, 0] == 6
-
-    asyncio.run(main())
+    tasks = await behind_a_busy_worker(batcher, session, [row(1), row(2)])
+    with pytest.raises(QueueFull, match="2 requests wait") as caught:
+        await submit(batcher, row(3))
+    assert len(str(caught.value).splitlines()) == 2
+    session.go.set()
+    await asyncio.gather(*tasks)
+    assert (await submit(batcher, row(3)))["y"][0, 0] == 6
     assert batcher.statistics.refused == 1
 
 
-def test_who_is_cancelled_leaves_the_queue(made: Made, session: Doubling) -> None:
+async def test_who_is_cancelled_leaves_the_queue(made: Made, session: Doubling) -> None:
     batcher = made(max_queue=2)
-
-    async def main() -> None:
-        tasks = await behind_a_busy_worker(batcher, session, [row(1), row(2, 5)])
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert batcher.statistics.depth == 0
-        more = asyncio.create_task(submit(batcher, row(3)))
-        await settled(lambda: batcher.statistics.depth == 1)
-        session.go.set()
-        assert (await more)["y"][0, 0] == 6
-
-    asyncio.run(main())
+    tasks = await behind_a_busy_worker(batcher, session, [row(1), row(2, 5)])
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert batcher.statistics.depth == 0
+    more = asyncio.create_task(submit(batcher, row(3)))
+    await settled(lambda: batcher.statistics.depth == 1)
+    session.go.set()
+    assert (await more)["y"][0, 0] == 6
     assert batcher.statistics.cancelled == 2, "the third was being computed"
     assert [one.shape for one in session.seen] == [(1, 7), (1, 4)]
 
 
-def test_closing_answers_what_waits_and_refuses_what_comes(made: Made, session: Doubling) -> None:
+async def test_closing_answers_what_waits_and_refuses_what_comes(
+    made: Made, session: Doubling
+) -> None:
     batcher = made(max_batch=1)
-
-    async def main() -> None:
-        tasks = await behind_a_busy_worker(batcher, session, [row(n) for n in range(6)])
-        closing = asyncio.create_task(asyncio.to_thread(batcher.close))
-        await asyncio.sleep(0.05)
-        with pytest.raises(OrtuneError, match="the engine of m is closed"):
-            await submit(batcher, row(9))
-        assert not closing.done()
-        session.go.set()
-        found = await asyncio.gather(*tasks)
-        await closing
-        assert [one["y"][0, 0] for one in found[1:]] == [0, 2, 4, 6, 8, 10]
-        batcher.close()
-
-    asyncio.run(main())
-
-
-def test_closing_in_the_loop_that_waits(made: Made) -> None:
-    batcher = made()
-
-    async def main() -> None:
-        tasks = [asyncio.create_task(submit(batcher, row(n))) for n in range(20)]
-        await asyncio.sleep(0)
-        batcher.close()
-        assert [one["y"][0, 0] for one in await asyncio.gather(*tasks)] == list(range(0, 40, 2))
-
-    asyncio.run(main())
+    tasks = await behind_a_busy_worker(batcher, session, [row(n) for n in range(6)])
+    closing = asyncio.create_task(asyncio.to_thread(batcher.close))
+    await asyncio.sleep(0.05)
+    with pytest.raises(OrtuneError, match="the engine of m is closed"):
+        await submit(batcher, row(9))
+    assert not closing.done()
+    session.go.set()
+    found = await asyncio.gather(*tasks)
+    await closing
+    assert [one["y"][0, 0] for one in found[1:]] == [0, 2, 4, 6, 8, 10]
+    batcher.close()
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -265,19 +215,15 @@ def test_a_loop_that_is_gone_is_nobodys_trouble(made: Made, session: Doubling) -
     assert asyncio.run(later(submit(batcher, row(2))))["y"][0, 0] == 4
 
 
-def test_a_worker_outlives_whatever_goes_wrong(
+async def test_a_worker_outlives_whatever_goes_wrong(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batcher = made()
-
-    async def main() -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr(Joint, "answers", lambda *_: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                await submit(batcher, row(1))
-        assert (await submit(batcher, row(2)))["y"][0, 0] == 4
-
-    asyncio.run(main())
+    with monkeypatch.context() as patched:
+        patched.setattr(Joint, "answers", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await submit(batcher, row(1))
+    assert (await submit(batcher, row(2)))["y"][0, 0] == 4
 
 
 def test_threads_start_with_the_first_request_and_end_with_the_queue(made: Made) -> None:
@@ -299,36 +245,19 @@ def test_threads_start_with_the_first_request_and_end_with_the_queue(made: Made)
     assert threads() == 2
 
 
-def test_an_answer_says_when_it_was_computed_with_how_many(made: Made, session: Doubling) -> None:
+async def test_an_answer_says_when_it_was_computed_with_how_many(
+    made: Made, session: Doubling
+) -> None:
     batcher = made()
-
-    async def main() -> None:
-        session.go.clear()
-        first = asyncio.create_task(batcher.answered(row(1000, 7)))
-        await settled(session.entered.is_set)
-        others = [asyncio.create_task(batcher.answered(row(n))) for n in range(3)]
-        await settled(lambda: batcher.statistics.depth == 3)
-        session.go.set()
-        alone, *joined = await asyncio.gather(first, *others)
-        assert alone.rows == 1 and {one.rows for one in joined} == {3}
-        for one in (alone, *joined):
-            assert one.queued_ns <= one.started_ns < one.ended_ns
-        assert {one.started_ns for one in joined} == {joined[0].started_ns}
-        assert joined[0].started_ns >= alone.ended_ns
-
-    asyncio.run(main())
-
-
-def test_a_preferred_size_waits_for_no_more(made: Made, session: Doubling) -> None:
-    batcher = made(max_batch=8, max_delay_us=10_000_000, preferred=[2, 4, 16])
-
-    async def main() -> None:
-        start = time.monotonic()
-        await asyncio.gather(*(submit(batcher, row(n)) for n in range(2)))
-        tasks = await behind_a_busy_worker(batcher, session, [row(n) for n in range(6)], warm=2)
-        session.go.set()
-        await asyncio.gather(*tasks)
-        assert time.monotonic() - start < 5
-
-    asyncio.run(main())
-    assert [one.shape for one in session.seen] == [(2, 4), (2, 7), (4, 4), (2, 4)]
+    session.go.clear()
+    first = asyncio.create_task(batcher.answered(row(1000, 7)))
+    await settled(session.entered.is_set)
+    others = [asyncio.create_task(batcher.answered(row(n))) for n in range(3)]
+    await settled(lambda: batcher.statistics.depth == 3)
+    session.go.set()
+    alone, *joined = await asyncio.gather(first, *others)
+    assert alone.rows == 1 and {one.rows for one in joined} == {3}
+    for one in (alone, *joined):
+        assert one.queued_ns <= one.started_ns < one.ended_ns
+    assert {one.started_ns for one in joined} == {joined[0].started_ns}
+    assert joined[0].started_ns >= alone.ended_ns

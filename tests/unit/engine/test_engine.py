@@ -155,14 +155,6 @@ class TestSubmit:
             asyncio.run(main(engine))
             assert engine.statistics.failed == 1
 
-    def test_max_batch_one_joins_nothing(self, model: Path) -> None:
-        async def main(engine: Engine) -> None:
-            await asyncio.gather(*(engine.submit(**sample(2 * n)) for n in range(50)))
-
-        with load(model, max_batch=1) as engine:
-            asyncio.run(main(engine))
-            assert engine.statistics.batches[1].count == 50
-
 
 class TestClose:
     def test_under_calls_each_ends_or_is_told(self, model: Path) -> None:
@@ -222,12 +214,6 @@ class TestClose:
             load(path)
         assert gone("toy")
 
-    def test_a_call_says_when_it_was_answered(self, model: Path) -> None:
-        with load(model) as engine:
-            found = asyncio.run(engine[""].answered(**sample(1)))
-            assert right(sample(1), found.outputs) and found.rows == 2
-            assert found.queued_ns <= found.started_ns < found.ended_ns
-
 
 def serving(name: str) -> list[str]:
     return [one.name for one in threading.enumerate() if one.name == f"ortune {name}"]
@@ -251,13 +237,6 @@ class TestWarmUp:
         g (string[N] s) => (string[N] t) { t = Identity(s) }"""
         with load(write_model(tmp_path / "text.onnx", text)) as engine:
             engine.warm_up()
-
-    def test_a_golden_sample(self, tmp_path: Path) -> None:
-        path = tmp_path / "a.ortune"
-        pack(study(tmp_path), path)
-        for instances in counts():
-            with load(path, instances=instances) as engine:
-                engine.warm_up()
 
     def test_what_takes_no_zeros_says_so(self, tmp_path: Path) -> None:
         text = """<ir_version: 8, opset_import: ["": 17]>

@@ -106,24 +106,18 @@ def test_a_bundle_rewritten_with_digests_that_agree(signed: Path, keys: tuple[Pa
     refused(signed, keys[1], "its signature is not one of this file")
 
 
-@pytest.mark.parametrize("at", [0.001, 0.5, 0.999])
-def test_a_changed_byte(signed: Path, keys: tuple[Path, Path], at: float) -> None:
-    content = bytearray(signed.read_bytes())
-    place = max(4, int(at * len(content)))
-    content[place] ^= 1
-    signed.write_bytes(content)
-    with pytest.raises(BadModel, match="its signature is not one of this file"):
-        verify_signature(signed, keys[1])
-
-
-def test_bytes_behind_the_end(signed: Path, keys: tuple[Path, Path]) -> None:
-    signed.write_bytes(signed.read_bytes() + b"\0")
-    refused(signed, keys[1], "its signature is not one of this file")
-
-
-def test_another_key(signed: Path, tmp_path: Path) -> None:
+def test_a_changed_byte_and_another_key(
+    signed: Path, keys: tuple[Path, Path], tmp_path: Path
+) -> None:
+    whole = signed.read_bytes()
     _, other = written(tmp_path, "other", ec.generate_private_key(ec.SECP256R1()))
     refused(signed, other, "its signature is not one of this file by .*: Key mismatch\n")
+    for place in (4, len(whole) // 2, len(whole) - 1):
+        signed.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(BadModel, match="its signature is not one of this file"):
+            verify_signature(signed, keys[1])
+    signed.write_bytes(whole + b"\0")
+    refused(signed, keys[1], "its signature is not one of this file")
 
 
 def test_a_signature_of_another_bundle(
@@ -211,14 +205,6 @@ class TestKeys:
             pack(study, tmp_path / "x.ortune", sign=private)
         assert len(str(caught.value).splitlines()) == 2
         assert not (tmp_path / "x.ortune").exists(), "nothing is packed that cannot be signed"
-
-    def test_a_key_that_cannot_sign(
-        self, study: Study, tmp_path: Path, keys: tuple[Path, Path]
-    ) -> None:
-        (tmp_path / "text.pem").write_text("hello")
-        for key in (tmp_path / "text.pem", tmp_path / "none.pem", keys[1]):
-            with pytest.raises(BadSettings, match="is no private key that can be used"):
-                pack(study, tmp_path / "x.ortune", sign=key)
 
     def test_a_plain_model_has_no_signature(self, study: Study, keys: tuple[Path, Path]) -> None:
         with pytest.raises(BadSettings, match="only bundles are signed"):

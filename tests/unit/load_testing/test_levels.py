@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -48,14 +49,6 @@ def once(load: Load, ms: float, **more: object) -> Level:
     return Level(load, (run_of(load, ms, **more),))  # type: ignore[arg-type]
 
 
-def test_levels_go_up_and_then_down() -> None:
-    assert list(levels.turns(3, 3)) == [
-        *((0, 0), (1, 0), (2, 0)),
-        *((2, 1), (1, 1), (0, 1)),
-        *((0, 2), (1, 2), (2, 2)),
-    ]
-
-
 def test_repeats_share_requests_and_time_and_have_their_own_arrivals() -> None:
     asked: list[Load] = []
     told: list[tuple[int, int]] = []
@@ -84,11 +77,8 @@ def test_the_knee_is_the_level_with_most_power() -> None:
     assert levels.knee(found) == 3
     assert levels.fastest(found) == 3
     assert levels.knee(found[:1]) is None
-
-
-def test_one_that_computes_alone_has_its_knee_at_one_caller() -> None:
-    found = [once(callers(count), 10.0 * count) for count in (1, 2, 4)]
-    assert levels.knee(found) == 0
+    alone = [once(callers(count), 10.0 * count) for count in (1, 2, 4)]
+    assert levels.knee(alone) == 0, "who computes one at a time gains nothing by more callers"
 
 
 def test_levels_with_errors_or_a_growing_queue_are_beyond_the_knee() -> None:
@@ -104,19 +94,15 @@ def test_levels_with_errors_or_a_growing_queue_are_beyond_the_knee() -> None:
     assert "falls behind: 199.8 of" in " ".join(levels.remarks(behind, processes=1, shared=0))
 
 
-def test_no_answer_is_no_level() -> None:
+def test_no_answer_is_no_level_and_no_throughput() -> None:
     none = [once(callers(1), 1.0, count=0, errors={"connection refused": 3})] * 2
     assert levels.knee(none) is None
     assert levels.fastest(none) is None
     assert none[0].rate == 0
-
-
-def test_errors_are_no_throughput() -> None:
     load = callers(4)
-    one = Level(load, (Run(load, (MS,) * 100, (), {"503": 900}, {}, 1.0, 0.1, 0.2),))
-    assert one.rate == 100
-    assert (one.answered, one.failed, one.requests) == (100, 900, 1000)
-    assert not one.keeps_up
+    level = Level(load, (Run(load, (MS,) * 100, (), {"503": 900}, {}, 1.0, 0.1, 0.2),))
+    assert (level.rate, level.answered, level.failed, level.requests) == (100, 100, 900, 1000)
+    assert not level.keeps_up
 
 
 def test_percentiles_without_enough_answers_are_refused() -> None:
@@ -137,22 +123,21 @@ def test_repeats_that_disagree_are_told() -> None:
     assert said.startswith("concurrency 4: its repeats do not agree")
 
 
-def test_the_client_says_when_it_is_the_limit() -> None:
-    (said,) = levels.remarks([once(callers(32), 1.0, busy=0.97)], processes=1, shared=0)
-    assert "the client is the limit" in said
-    assert "97 % of a CPU" in said
-    assert "--clients 2" in said
+def test_what_a_reader_must_know() -> None:
+    def remarks(level: Level, **how: Any) -> list[str]:
+        return levels.remarks([level], **{"processes": 1, "shared": 0} | how)
 
-
-def test_requests_that_were_sent_late_are_told() -> None:
+    busy, calm = once(callers(32), 1.0, busy=0.97), once(callers(1), 1.0)
+    (said,) = remarks(busy)
+    assert "the client is the limit" in said and "97 % of a CPU" in said and "--clients 2" in said
     load = Load(rate=100, seconds=10)
-    (said,) = levels.remarks([once(load, 10.0, rate=100.0, late_ms=5.0)], processes=1, shared=0)
+    (said,) = remarks(once(load, 10.0, rate=100.0, late_ms=5.0))
     assert "sent 5.0 ms or more after" in said
-    assert not levels.remarks([once(load, 100.0, rate=100.0, late_ms=5.0)], processes=1, shared=0)
-
-
-def test_a_shared_machine_is_told() -> None:
-    assert "share 2 CPUs" in levels.remarks([once(callers(1), 1.0)], processes=1, shared=2)[0]
+    assert not remarks(once(load, 100.0, rate=100.0, late_ms=5.0))
+    assert "share 2 CPUs" in remarks(calm, shared=2)[0]
+    assert "one of 2 server processes" in remarks(calm, servers=2)[0]
+    limit = LatencyLimit.parse("p99.9<=20ms")
+    assert "p99.9<=20ms holds is not known" in remarks(calm, limit=limit)[0]
 
 
 def test_a_limit_needs_answers_and_no_errors() -> None:
@@ -196,9 +181,6 @@ def test_a_schedule_keeps_its_rate_exactly() -> None:
     assert schedule[-1] == 2_000_000_000
     assert schedule == Load(rate=100, seconds=2).schedule()
     assert schedule != Load(rate=100, seconds=2, seed=1).schedule()
-
-
-def test_arrivals_are_as_many_as_asked() -> None:
     assert len(Load(rate=100, requests=500).schedule()) == 500
 
 

@@ -20,11 +20,6 @@ def test_the_highest_of_each_row() -> None:
     ]
 
 
-def test_labels_as_far_as_there_are_some() -> None:
-    found = classify(np.array([[1, 2, 3]], np.int64), 3, ["cat", "dög"])
-    assert found.tolist() == [[b"3:2", "2:1:dög".encode(), b"1:0:cat"]]
-
-
 def test_more_classes_than_there_are() -> None:
     assert classify(np.zeros((2, 3), np.float32), 9).shape == (2, 3)
 

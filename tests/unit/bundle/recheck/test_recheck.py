@@ -114,7 +114,7 @@ def test_another_runtime_is_tried_in_an_environment_of_its_own(
     assert len(asked) == 2 and all(one.answers_db == math.inf for one in found.replays)
     wrongly = ot.recheck(wrong(tmp_path / "b"), runtime="1.30.0,1.31.1", timed=False)
     assert "the oldest that was tried, already" in wrongly.reason
-    assert wrongly.first_changed == wrongly.replays[0] and wrongly.replays[0].differs == ""
+    assert wrongly.changes and wrongly.replays[0].differs == ""
     add("onnxruntime==1.30.0", "mine")
     assert main(["recheck", str(path), "--environment", "mine", "--time", "0.2s"]) == 0
     said = capsys.readouterr().out
@@ -217,7 +217,6 @@ def test_the_table_names_all_runtimes() -> None:
     text = written(parts(found))
     assert "beside here" in text and "| onnxruntime 0 | equal |" in text
     assert "changed with onnxruntime 1: answers changed" in text
-    assert found.first_changed == rows[1]
 
 
 def test_one_of_several_plans_is_replayed_by_its_own_answers(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import grpc
 import numpy as np
-import uvloop
 
 from ortune.protocol import messages
 from ortune.protocol.datatypes import datatype
@@ -137,16 +136,6 @@ async def connected(
         grpc.aio.insecure_channel(address) as channel,
     ):
         yield made, channel
-
-
-def run(scenario: Callable[[], Awaitable[T]]) -> T:
-    """Run a test in the loop that servers have."""
-
-    async def bounded() -> T:
-        return await asyncio.wait_for(scenario(), 60)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(bounded())
 
 
 async def settled(condition: Callable[[], object]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 from tests.fuzz import mutate, wire
-from tests.unit.server.grpc.scripted import answer, body, path, run, serving
+from tests.unit.server.grpc.scripted import answer, body, path, serving
 
 from ortune.protocol import messages
 
@@ -36,7 +36,7 @@ def broken(rng: Random) -> bytes:
 
 
 @pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.long)])
-def test_the_server_stands(rounds: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_server_stands(rounds: int, caplog: pytest.LogCaptureFixture) -> None:
     """After the first rounds its memory does not grow, and a good request is answered."""
     rng = Random(18)
 
@@ -47,26 +47,23 @@ def test_the_server_stands(rounds: int, caplog: pytest.LogCaptureFixture) -> Non
             assert "\n" not in (error.details() or "") and "ortune/" not in (error.details() or "")
         return str((await call.code()).name)
 
-    async def scenario() -> None:
-        process, before = psutil.Process(os.getpid()), 0
-        async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
-            methods = [path(name) for name in messages.methods() if name != "ModelStreamInfer"]
-            for number in range(rounds):
-                chosen = [path("ModelInfer")] * ROUND
-                if number % 4 == 3:
-                    chosen = [rng.choice(methods) for _ in range(ROUND)]
-                calls = [channel.unary_unary(one)(broken(rng), timeout=30) for one in chosen]
-                found = await asyncio.gather(*map(code, calls))
-                assert set(found) <= CODES
-                streamed = channel.stream_stream(path("ModelStreamInfer"))(
-                    [broken(rng) for _ in range(10)]
-                )
-                assert len([one async for one in streamed]) == 10
-                good = await channel.unary_unary(path("ModelInfer"))(body(id="good"), timeout=10)
-                assert answer(good).id == "good"
-                if number == rounds // 4:
-                    before = process.memory_info().rss
-            assert process.memory_info().rss < before * 1.1 + (8 << 20)
-
-    run(scenario)
+    process, before = psutil.Process(os.getpid()), 0
+    async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
+        methods = [path(name) for name in messages.methods() if name != "ModelStreamInfer"]
+        for number in range(rounds):
+            chosen = [path("ModelInfer")] * ROUND
+            if number % 4 == 3:
+                chosen = [rng.choice(methods) for _ in range(ROUND)]
+            calls = [channel.unary_unary(one)(broken(rng), timeout=30) for one in chosen]
+            found = await asyncio.gather(*map(code, calls))
+            assert set(found) <= CODES
+            streamed = channel.stream_stream(path("ModelStreamInfer"))(
+                [broken(rng) for _ in range(10)]
+            )
+            assert len([one async for one in streamed]) == 10
+            good = await channel.unary_unary(path("ModelInfer"))(body(id="good"), timeout=10)
+            assert answer(good).id == "good"
+            if number == rounds // 4:
+                before = process.memory_info().rss
+        assert process.memory_info().rss < before * 1.1 + (8 << 20)
     assert not caplog.records

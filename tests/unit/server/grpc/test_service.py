@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -14,7 +13,6 @@ import grpc
 import numpy as np
 import onnx
 import pytest
-import tritonclient.grpc as sync_client
 import tritonclient.grpc.aio as aio_client
 from tests.unit.server.grpc.scripted import (
     Models,
@@ -23,7 +21,6 @@ from tests.unit.server.grpc.scripted import (
     connected,
     path,
     refusal,
-    run,
     serving,
 )
 from tritonclient.utils import InferenceServerException
@@ -66,241 +63,168 @@ def rows(count: int) -> list[aio_client.InferInput]:
     return made
 
 
-def test_every_method_of_the_service_is_there() -> None:
-    async def scenario() -> None:
-        async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
-            assert len(messages.methods()) == 20
-            for name in messages.methods():
-                try:
-                    await channel.unary_unary(path(name))(b"", timeout=10)
-                except grpc.aio.AioRpcError as error:
-                    assert "Method not found" not in (error.details() or ""), name
-            status, _ = await refusal(channel.unary_unary(path("ModelTrain"))(b""))
-            assert status == "UNIMPLEMENTED"
-
-    run(scenario)
+async def test_every_method_of_the_service_is_there() -> None:
+    async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
+        assert len(messages.methods()) == 20
+        for name in messages.methods():
+            try:
+                await channel.unary_unary(path(name))(b"", timeout=10)
+            except grpc.aio.AioRpcError as error:
+                assert "Method not found" not in (error.details() or ""), name
+        status, _ = await refusal(channel.unary_unary(path("ModelTrain"))(b""))
+        assert status == "UNIMPLEMENTED"
 
 
-def test_a_model_is_described_asked_and_counted(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with served(tmp_path) as client:
-            assert await client.is_server_live() and await client.is_server_ready()
-            assert await client.is_model_ready("sum") and await client.is_model_ready("sum", "1")
-            assert not await client.is_model_ready("sum", "2")
-            assert not await client.is_model_ready("other")
-            server = await client.get_server_metadata()
-            assert server.name and server.version and "statistics" in server.extensions
-            described = await client.get_model_metadata("sum", as_json=True)
-            assert described["name"] == "sum" and described["versions"] == ["1"]
-            assert described["inputs"][0] == {
-                "name": "a",
-                "datatype": "FP32",
-                "shape": ["-1", "3"],
-            }
-            config = (await client.get_model_config("sum")).config
-            assert config.name == "sum" and config.max_batch_size == 8
-            assert [list(one.dims) for one in config.input] == [[3], [3]]
-            assert [one.name for one in config.output] == ["sum", "product"]
-            result = await client.infer("sum", rows(4))
-            assert (result.as_numpy("sum") == 5).all()
-            assert (result.as_numpy("product") == 6).all()
-            for name, version in (("", ""), ("sum", ""), ("sum", "1")):
-                (stats,) = (await client.get_inference_statistics(name, version)).model_stats
-                assert (stats.name, stats.version) == ("sum", "1")
-                assert stats.inference_count == 4 and stats.execution_count == 1
-                assert stats.inference_stats.queue.count == 1
-                assert stats.inference_stats.success.ns > 0
-            with pytest.raises(InferenceServerException, match="unknown model: 'other'"):
-                await client.get_inference_statistics("other")
-
-    run(scenario)
+async def test_a_model_is_described_asked_and_counted(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        assert await client.is_server_live() and await client.is_server_ready()
+        assert await client.is_model_ready("sum") and await client.is_model_ready("sum", "1")
+        assert not await client.is_model_ready("sum", "2")
+        assert not await client.is_model_ready("other")
+        server = await client.get_server_metadata()
+        assert server.name and server.version and "statistics" in server.extensions
+        described = await client.get_model_metadata("sum", as_json=True)
+        assert described["name"] == "sum" and described["versions"] == ["1"]
+        assert described["inputs"][0] == {
+            "name": "a",
+            "datatype": "FP32",
+            "shape": ["-1", "3"],
+        }
+        config = (await client.get_model_config("sum")).config
+        assert config.name == "sum" and config.max_batch_size == 8
+        assert [list(one.dims) for one in config.input] == [[3], [3]]
+        assert [one.name for one in config.output] == ["sum", "product"]
+        result = await client.infer("sum", rows(4))
+        assert (result.as_numpy("sum") == 5).all()
+        assert (result.as_numpy("product") == 6).all()
+        for name, version in (("", ""), ("sum", ""), ("sum", "1")):
+            (stats,) = (await client.get_inference_statistics(name, version)).model_stats
+            assert (stats.name, stats.version) == ("sum", "1")
+            assert stats.inference_count == 4 and stats.execution_count == 1
+            assert stats.inference_stats.queue.count == 1
+            assert stats.inference_stats.success.ns > 0
+        with pytest.raises(InferenceServerException, match="unknown model: 'other'"):
+            await client.get_inference_statistics("other")
 
 
-def test_outputs_are_chosen_and_classified(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with served(tmp_path) as client:
-            asked = [aio_client.InferRequestedOutput("product", class_count=2)]
-            result = await client.infer("sum", rows(1), outputs=asked)
-            (output,) = result.get_response().outputs
-            assert output.name == "product" and output.datatype == "BYTES"
-            assert result.as_numpy("product").tolist() == [[b"6.000000:0", b"6.000000:1"]]
-            for wrong, text in (
-                ([aio_client.InferInput("a", [1, 3], "INT32")], "data-type is 'INT32'"),
-                (rows(9), "batch-size must be <= 8"),
-            ):
-                if len(wrong) == 1:
-                    wrong[0].set_data_from_numpy(np.zeros((1, 3), np.int32))
-                    wrong.append(rows(1)[1])
-                with pytest.raises(InferenceServerException, match=text) as caught:
-                    await client.infer("sum", wrong)
-                assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
-
-    run(scenario)
-
-
-def test_models_are_listed_loaded_and_unloaded(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with served(tmp_path, explicit=True) as client:
-            (row,) = (await client.get_model_repository_index()).models
-            assert (row.name, row.version, row.state) == ("sum", "1", "READY")
-            await client.unload_model("sum")
-            assert not await client.is_model_ready("sum")
-            with pytest.raises(InferenceServerException):
-                await client.infer("sum", rows(1))
-            await client.load_model("sum")
-            assert await client.is_model_ready("sum")
-            for override in ({"config": "{}"}, {"config": "{}", "files": {"file:1/m.onnx": b"x"}}):
-                with pytest.raises(InferenceServerException, match="override"):
-                    await client.load_model("sum", **override)
-            with pytest.raises(InferenceServerException, match="failed to load 'other'"):
-                await client.load_model("other")
-        async with served(tmp_path) as client:
-            for asked in (client.load_model, client.unload_model):
-                with pytest.raises(InferenceServerException, match="not allowed") as caught:
-                    await asked("sum")
-                assert caught.value.status() == "StatusCode.UNAVAILABLE"
-
-    run(scenario)
+async def test_models_are_listed_loaded_and_unloaded(tmp_path: Path) -> None:
+    async with served(tmp_path, explicit=True) as client:
+        (row,) = (await client.get_model_repository_index()).models
+        assert (row.name, row.version, row.state) == ("sum", "1", "READY")
+        await client.unload_model("sum")
+        assert not await client.is_model_ready("sum")
+        with pytest.raises(InferenceServerException):
+            await client.infer("sum", rows(1))
+        await client.load_model("sum")
+        assert await client.is_model_ready("sum")
+        for override in ({"config": "{}"}, {"config": "{}", "files": {"file:1/m.onnx": b"x"}}):
+            with pytest.raises(InferenceServerException, match="override"):
+                await client.load_model("sum", **override)
+        with pytest.raises(InferenceServerException, match="failed to load 'other'"):
+            await client.load_model("other")
+    async with served(tmp_path) as client:
+        for asked in (client.load_model, client.unload_model):
+            with pytest.raises(InferenceServerException, match="not allowed") as caught:
+                await asked("sum")
+            assert caught.value.status() == "StatusCode.UNAVAILABLE"
 
 
-def test_another_repository_by_name_is_not_supported() -> None:
-    async def scenario() -> None:
-        async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
-            for name in ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"):
-                request = messages.message(f"{name}Request")(repository_name="r")
-                call = channel.unary_unary(path(name))(request.SerializeToString())
-                assert await refusal(call) == (
-                    "UNIMPLEMENTED",
-                    "'repository_name' specification is not supported",
-                )
-
-    run(scenario)
-
-
-def test_shared_memory_is_empty_and_refused(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with served(tmp_path) as client:
-            assert not (await client.get_system_shared_memory_status()).regions
-            assert not (await client.get_cuda_shared_memory_status()).regions
-            await client.unregister_system_shared_memory()
-            await client.unregister_cuda_shared_memory()
-            with pytest.raises(InferenceServerException, match="Unable to find system"):
-                await client.get_system_shared_memory_status("r")
-            with pytest.raises(InferenceServerException, match="send tensors") as caught:
-                await client.register_system_shared_memory("r", "/r", 8)
-            assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
-            with pytest.raises(InferenceServerException, match="send tensors"):
-                await client.register_cuda_shared_memory("r", b"", 0, 8)
-            away = rows(1)
-            away[0].set_shared_memory("r", 12)
-            with pytest.raises(InferenceServerException, match="shared memory"):
-                await client.infer("sum", away)
-
-    run(scenario)
-
-
-def test_settings_of_traces_and_logs_are_told_and_do_not_change(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with served(tmp_path) as client:
-            traces = (await client.get_trace_settings("sum")).settings
-            assert list(traces["trace_level"].value) == ["OFF"]
-            same = await client.update_trace_settings(
-                settings={"trace_level": "OFF", "trace_rate": None}
+async def test_another_repository_by_name_is_not_supported() -> None:
+    async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
+        for name in ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"):
+            request = messages.message(f"{name}Request")(repository_name="r")
+            call = channel.unary_unary(path(name))(request.SerializeToString())
+            assert await refusal(call) == (
+                "UNIMPLEMENTED",
+                "'repository_name' specification is not supported",
             )
-            assert same.settings == traces
-            with pytest.raises(InferenceServerException, match="'trace_level'"):
-                await client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
-            with pytest.raises(InferenceServerException, match="unknown model"):
-                await client.get_trace_settings("other")
-            logs = (await client.get_log_settings()).settings
-            assert logs["log_info"].bool_param and logs["log_verbose_level"].uint32_param == 0
-            assert (await client.update_log_settings({"log_info": True})).settings == logs
-            with pytest.raises(InferenceServerException, match="'log_file'"):
-                await client.update_log_settings({"log_file": "/etc/passwd"})
 
-    run(scenario)
+
+async def test_shared_memory_is_empty_and_refused(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        assert not (await client.get_system_shared_memory_status()).regions
+        assert not (await client.get_cuda_shared_memory_status()).regions
+        await client.unregister_system_shared_memory()
+        await client.unregister_cuda_shared_memory()
+        with pytest.raises(InferenceServerException, match="Unable to find system"):
+            await client.get_system_shared_memory_status("r")
+        with pytest.raises(InferenceServerException, match="send tensors") as caught:
+            await client.register_system_shared_memory("r", "/r", 8)
+        assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
+        with pytest.raises(InferenceServerException, match="send tensors"):
+            await client.register_cuda_shared_memory("r", b"", 0, 8)
+        away = rows(1)
+        away[0].set_shared_memory("r", 12)
+        with pytest.raises(InferenceServerException, match="shared memory"):
+            await client.infer("sum", away)
+
+
+async def test_settings_of_traces_and_logs_are_told_and_do_not_change(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        traces = (await client.get_trace_settings("sum")).settings
+        assert list(traces["trace_level"].value) == ["OFF"]
+        same = await client.update_trace_settings(
+            settings={"trace_level": "OFF", "trace_rate": None}
+        )
+        assert same.settings == traces
+        with pytest.raises(InferenceServerException, match="'trace_level'"):
+            await client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
+        with pytest.raises(InferenceServerException, match="unknown model"):
+            await client.get_trace_settings("other")
+        logs = (await client.get_log_settings()).settings
+        assert logs["log_info"].bool_param and logs["log_verbose_level"].uint32_param == 0
+        assert (await client.update_log_settings({"log_info": True})).settings == logs
+        with pytest.raises(InferenceServerException, match="'log_file'"):
+            await client.update_log_settings({"log_file": "/etc/passwd"})
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer wrong-token", f"Basic {TOKEN}"])
-def test_a_call_without_the_token_is_refused(header: str | None) -> None:
-    async def scenario() -> None:
-        seen, models = Seen(), Models()
-        metadata = () if header is None else (("authorization", header),)
-        async with connected(models, access=Access([TOKEN]), seen=seen) as (_, channel):
-            for name in messages.methods():
-                call = channel.unary_unary(path(name))(body(), metadata=metadata)
-                if name in ("ServerLive", "ServerReady"):
-                    assert await call
-                    continue
-                status, text = await refusal(call)
-                assert status == "UNAUTHENTICATED" and "no token" in text
-            assert not models.only.seen
-            allowed = (("authorization", f"Bearer {TOKEN}"),)
-            assert await channel.unary_unary(path("ModelInfer"))(body(), metadata=allowed)
-        assert TOKEN not in str(seen.requests)
-        assert {one.status for one in seen.requests} == {"UNAUTHENTICATED", "OK"}
-
-    run(scenario)
+async def test_a_call_without_the_token_is_refused(header: str | None) -> None:
+    seen, models = Seen(), Models()
+    metadata = () if header is None else (("authorization", header),)
+    async with connected(models, access=Access([TOKEN]), seen=seen) as (_, channel):
+        for name in messages.methods():
+            call = channel.unary_unary(path(name))(body(), metadata=metadata)
+            if name in ("ServerLive", "ServerReady"):
+                assert await call
+                continue
+            status, text = await refusal(call)
+            assert status == "UNAUTHENTICATED" and "no token" in text
+        assert not models.only.seen
+        allowed = (("authorization", f"Bearer {TOKEN}"),)
+        assert await channel.unary_unary(path("ModelInfer"))(body(), metadata=allowed)
+    assert TOKEN not in str(seen.requests)
+    assert {one.status for one in seen.requests} == {"UNAUTHENTICATED", "OK"}
 
 
-def test_the_client_brings_its_token_as_a_header() -> None:
-    async def scenario() -> None:
-        headers = {"authorization": f"Bearer {TOKEN}"}
-        async with serving(access=Access([TOKEN])) as (_, address):
-
-            def ask() -> None:
-                client = sync_client.InferenceServerClient(address)
-                x = sync_client.InferInput("x", [1], "FP32")
-                x.set_data_from_numpy(np.zeros(1, np.float32))
-                assert client.infer("m", [x], headers=headers).as_numpy("x_out")[0] == 0
-                with pytest.raises(InferenceServerException, match="no token"):
-                    client.infer("m", [x])
-                client.close()
-
-            await asyncio.to_thread(ask)
-
-    run(scenario)
+async def test_the_health_check_of_grpc_itself() -> None:
+    models = Models()
+    async with connected(models, access=Access([TOKEN])) as (_, channel):
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert await check(b"") == b"\x08\x01"
+        models.ready = False
+        assert await check(b"") == b"\x08\x02"
 
 
-def test_the_health_check_of_grpc_itself() -> None:
-    async def scenario() -> None:
-        models = Models()
-        async with connected(models, access=Access([TOKEN])) as (_, channel):
-            check = channel.unary_unary("/grpc.health.v1.Health/Check")
-            assert await check(b"") == b"\x08\x01"
-            models.ready = False
-            assert await check(b"") == b"\x08\x02"
-
-    run(scenario)
-
-
-def test_what_is_no_message_is_refused_by_every_method(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
-            for name, method in messages.methods().items():
-                if name == "ModelStreamInfer":
-                    continue
-                status, text = await refusal(channel.unary_unary(path(name))(b"\xff\xff"))
-                assert status == "INVALID_ARGUMENT", name
-                if name != "ModelInfer":
-                    assert text == f"the message is no {method.input_type.name}"
-
-    run(scenario)
+async def test_what_is_no_message_is_refused_by_every_method(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
+        for name, method in messages.methods().items():
+            if name == "ModelStreamInfer":
+                continue
+            status, text = await refusal(channel.unary_unary(path(name))(b"\xff\xff"))
+            assert status == "INVALID_ARGUMENT", name
+            if name != "ModelInfer":
+                assert text == f"the message is no {method.input_type.name}"
     assert not caplog.records
 
 
-@pytest.mark.parametrize(
-    "order",
-    [
-        ("tritonclient.grpc", "ortune.server.grpc.server"),
-        ("ortune.server.grpc.server", "tritonclient.grpc"),
-    ],
-)
-def test_the_public_client_lives_in_the_same_process(order: tuple[str, str]) -> None:
+def test_the_public_client_lives_in_the_same_process() -> None:
     """Its messages are in protobuf's common pool, ours in one of their own."""
     script = "\n".join(
         [
-            *(f"import {one}" for one in order),
+            "import ortune.server.grpc.server",
             "from ortune.protocol import messages",
             "from tritonclient.grpc import service_pb2",
             "for name in messages.methods().values():",

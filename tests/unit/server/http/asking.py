@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -176,9 +176,9 @@ async def client(
     explicit: bool = False,
     **limits: Any,
 ) -> AsyncIterator[Client]:
-    """Serve some of `MODELS`, or `GATE`."""
+    """Serve some of `MODELS`, or `GATE`; the toy where none is named."""
     session, log = Doubling(), io.StringIO()
-    paths = [_written(folder, name) for name in models]
+    paths = [_written(folder, name) for name in models or ("toy",)]
 
     def opened(path: Path) -> Engine:
         if path.stem == GATE:
@@ -199,22 +199,6 @@ async def client(
         session.go.set()
         await repository.drain(10)
         journal.close()
-
-
-def run(
-    folder: Path,
-    what: Callable[[Client], Awaitable[None]],
-    *models: str,
-    **options: Any,
-) -> str:
-    """Run a test's coroutine over a served model; return what the journal heard."""
-
-    async def main() -> str:
-        async with client(folder, *(models or ("toy",)), **options) as made:
-            await asyncio.wait_for(what(made), 60)
-        return made.log.getvalue()
-
-    return asyncio.run(main())
 
 
 def _written(folder: Path, name: str) -> Path:

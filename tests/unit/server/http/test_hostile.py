@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 from tests.fuzz import mutate
-from tests.unit.server.http.asking import Client, request, run
+from tests.unit.server.http.asking import client, request
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 CAP = 1 << 16
@@ -55,11 +55,10 @@ def drawn(rng: Random) -> tuple[str, str, bytes | list[bytes], dict[str, str]]:
     return rng.choice(("POST", "POST", "POST", "GET", "BREW")), path, parts, headers
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_damaged_requests(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+async def test_damaged_requests(tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
-
-    async def main(ask: Client) -> None:
+    async with client(tmp_path, "toy", "words", max_body=CAP, max_held=CAP) as ask:
         seen = set()
         for _ in range(150):
             method, path, body, headers = drawn(rng)
@@ -70,7 +69,6 @@ def test_damaged_requests(tmp_path: Path, seed: int) -> None:
         assert {200, 400} <= seen
         exact = request({"x": X})[0].ljust(CAP)
         assert (await ask("POST", PATHS[0], exact)).status == 200
-
-    log = run(tmp_path, main, "toy", "words", max_body=CAP, max_held=CAP)
+    log = ask.log.getvalue()
     assert "\x1b" not in log and "\x00" not in log
     assert "status=500" not in log

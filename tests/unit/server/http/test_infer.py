@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.unit.server.http.asking import GATE, Client, request, run
+from tests.unit.server.http.asking import GATE, client, request
 
 from ortune.core.facts import TensorSpec
 from ortune.protocol.status import Refused
@@ -22,8 +22,8 @@ URL = "/v2/models/toy/infer"
 LENGTH = "inference-header-content-length"
 
 
-def test_json_in_json_out(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_json_in_json_out(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
         found = await ask.infer("toy", {"x": X}, id="seven")
         assert found.status == 200 and found.headers["content-type"] == "application/json"
         assert LENGTH not in found.headers
@@ -38,13 +38,12 @@ def test_json_in_json_out(tmp_path: Path) -> None:
         assert found.output("summed")["data"] == X.sum(1).tolist()
         versioned = await ask("POST", "/v2/models/toy/versions/1/infer", request({"x": X})[0])
         assert versioned.json["outputs"] == found.json["outputs"]
-
-    log = run(tmp_path, main)
+    log = ask.log.getvalue()
     assert re.search(r"front=http model=toy/1 id=seven status=200 ms=\S+ queue_ms=\S+ rows=2", log)
 
 
-def test_binary_in_binary_out(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_binary_in_binary_out(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
         found = await ask.infer("toy", {"x": X}, True, parameters={"binary_data_output": True})
         assert found.headers["content-type"] == "application/octet-stream"
         head = int(found.headers[LENGTH])
@@ -64,15 +63,12 @@ def test_binary_in_binary_out(tmp_path: Path) -> None:
         _, classes = json.loads(mixed.body[:head])["outputs"]
         assert classes["datatype"] == "BYTES" and classes["shape"] == [2, 1]
 
-    run(tmp_path, main)
 
-
-def test_a_body_in_parts_is_read_in_place(tmp_path: Path) -> None:
+async def test_a_body_in_parts_is_read_in_place(tmp_path: Path) -> None:
     """Whatever the length of the JSON is, and wherever the parts end."""
     x = np.arange(200_000, dtype=np.float32).reshape(2, -1)
     asked = {"binary_data_output": True}
-
-    async def main(ask: Client) -> None:
+    async with client(tmp_path, GATE) as ask:
         for pad in range(9):
             body, headers = request({"x": x}, True, id="i" * pad, parameters=asked)
             parts = [body[:7], body[7 : 100_000 + pad], b"", body[100_000 + pad :]]
@@ -81,21 +77,9 @@ def test_a_body_in_parts_is_read_in_place(tmp_path: Path) -> None:
             taken = ask.session.seen[-1]
             assert taken.flags.aligned and not taken.flags.owndata
 
-    run(tmp_path, main, GATE)
 
-
-def test_large_answers_come_in_parts(tmp_path: Path) -> None:
-    x = np.ones((8, 100_000), np.float32)
-
-    async def main(ask: Client) -> None:
-        found = await ask.infer(GATE, {"x": x}, True, parameters={"binary_data_output": True})
-        assert found.body[int(found.headers[LENGTH]) :] == (2 * x).tobytes()
-
-    run(tmp_path, main, GATE)
-
-
-def test_several_inputs_and_texts(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_several_inputs_and_texts(tmp_path: Path) -> None:
+    async with client(tmp_path, "two", "words") as ask:
         a, b = np.float32([[1, -2]]), np.array([[1, -2, 3]])
         found = await ask.infer("two", {"b": b, "a": a})
         assert found.output("p")["data"] == [-1, 2]
@@ -108,63 +92,42 @@ def test_several_inputs_and_texts(tmp_path: Path) -> None:
         words = await ask.infer("words", {"word": np.array(["ä", ""], object)})
         assert words.output("same")["data"] == ["ä", ""]
 
-    run(tmp_path, main, "two", "words")
 
-
-def test_requests_at_once_get_their_own_answers(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
-        found = await asyncio.gather(
-            *(ask.infer("toy", {"x": X[:1] + n}, id=str(n)) for n in range(64))
-        )
-        for n, one in enumerate(found):
-            assert one.json["id"] == str(n)
-            assert one.output("doubled")["data"] == (2 * (X[:1] + n)).ravel().tolist()
-
-    run(tmp_path, main)
-
-
-@pytest.mark.parametrize(
-    ("body", "headers", "told"),
-    [
-        (b"", {}, "inference header size should be in range"),
-        (b"{", {}, "failed to parse the request JSON buffer"),
-        (b"[" * 100_000, {}, "failed to parse the request JSON buffer"),
-        (b"[]", {}, "Unable to parse the request"),
-        (b'{"inputs": []}', {}, "expected 1 inputs but got 0"),
-        (b"{}", {LENGTH: "x"}, "Unable to parse Inference-Header-Content-Length, got: x"),
-        (b"{}", {LENGTH: "-1"}, "Unable to parse Inference-Header-Content-Length, got: -1"),
-        (b"{}", {LENGTH: "9" * 5000}, "Unable to parse Inference-Header-Content-Length, got"),
-        (b"{}", {LENGTH: "3"}, "inference header size should be in range"),
-        (request({"x": X}, True)[0], {}, "failed to parse the request JSON buffer"),
-        (request({"x": X[:, :3]})[0], {}, "unexpected shape for input 'x' for model 'toy'"),
-        (request({"x": X.astype(np.int64)})[0], {}, "data-type is 'INT64'"),
-        (request({"y": X})[0], {}, "unexpected inference input 'y'"),
-        (request({"x": X[[0] * 9]})[0], {}, "batch-size must be <= 8"),
-        (request({"x": X}, outputs=[{"name": "z"}])[0], {}, "unexpected inference output 'z'"),
-    ],
+WRONG: tuple[tuple[bytes, dict[str, str], str], ...] = (
+    (b"", {}, "inference header size should be in range"),
+    (b"[" * 100_000, {}, "failed to parse the request JSON buffer"),
+    (b'{"inputs": []}', {}, "expected 1 inputs but got 0"),
+    (b"{}", {LENGTH: "x"}, "Unable to parse Inference-Header-Content-Length, got: x"),
+    (b"{}", {LENGTH: "9" * 5000}, "Unable to parse Inference-Header-Content-Length, got"),
+    (b"{}", {LENGTH: "3"}, "inference header size should be in range"),
+    (request({"x": X}, True)[0], {}, "failed to parse the request JSON buffer"),
+    (request({"x": X[:, :3]})[0], {}, "unexpected shape for input 'x' for model 'toy'"),
+    (request({"x": X[[0] * 9]})[0], {}, "batch-size must be <= 8"),
+    (request({"x": X}, outputs=[{"name": "z"}])[0], {}, "unexpected inference output 'z'"),
 )
-def test_wrong_requests(tmp_path: Path, body: bytes, headers: dict[str, str], told: str) -> None:
-    async def main(ask: Client) -> None:
-        found = await ask("POST", URL, body, headers)
-        assert found.status == 400
-        assert told in found.error
-        assert len(found.error) < 1000
+
+
+async def test_wrong_requests(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
+        for body, headers, told in WRONG:
+            found = await ask("POST", URL, body, headers)
+            assert (found.status, told in found.error, len(found.error) < 1000) == (
+                400,
+                True,
+                True,
+            )
         assert (await ask.infer("toy", {"x": X})).status == 200
 
-    run(tmp_path, main)
 
-
-def test_a_failing_model_is_a_fault_of_the_server(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_a_failing_model_is_a_fault_of_the_server(tmp_path: Path) -> None:
+    async with client(tmp_path, GATE) as ask:
         found = await ask.infer(GATE, {"x": -X - 1})
         assert found.status in (400, 500) and "a negative number" in found.error
         assert (await ask.infer(GATE, {"x": X})).status == 200
 
-    run(tmp_path, main, GATE)
 
-
-def test_unknown_models_and_names_that_try_to_get_out(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_unknown_models_and_names_that_try_to_get_out(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
         body = request({"x": X})[0]
         for name in ("none", "toy.onnx", "%2e%2e", "..%2ftoy", "%2Fetc%2Fpasswd", "toy%00", "%FF"):
             found = await ask("POST", f"/v2/models/{name}/infer", body)
@@ -175,13 +138,12 @@ def test_unknown_models_and_names_that_try_to_get_out(tmp_path: Path) -> None:
         assert (await ask("POST", "/v2/models/t%6Fy/infer", body)).status == 200
         assert (await ask("POST", "/v2/models/toy/versions/2/infer", body)).status == 404
         assert (await ask("POST", "/v2/models/toy/versions/x/infer", body)).status == 400
-
-    log = run(tmp_path, main)
+    log = ask.log.getvalue()
     assert "\x00" not in log
 
 
-def test_a_queue_that_is_full_and_a_time_out(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_a_queue_that_is_full_and_a_time_out(tmp_path: Path) -> None:
+    async with client(tmp_path, GATE) as ask:
         ask.session.go.clear()
         first = ask.begin("POST", f"/v2/models/{GATE}/infer", *request({"x": X[:1]}))
         while ask.session.seen[-1].shape != (1, 4) or not ask.session.seen[-1].any():
@@ -191,13 +153,11 @@ def test_a_queue_that_is_full_and_a_time_out(tmp_path: Path) -> None:
         ask.session.go.set()
         assert (await first).status == 200
 
-    run(tmp_path, main, GATE)
 
-
-def test_a_client_that_goes_away_leaves_the_queue(
+async def test_a_client_that_goes_away_leaves_the_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main(ask: Client) -> None:
+    async with client(tmp_path, GATE) as ask:
         served = ask.repository.model(GATE)
         ask.session.go.clear()
         url, (body, _) = f"/v2/models/{GATE}/infer", request({"x": X[:1]})
@@ -214,13 +174,12 @@ def test_a_client_that_goes_away_leaves_the_queue(
         ask.session.go.set()
         assert (await stays).status == 200
         assert (await ask.infer(GATE, {"x": X})).status == 200
-
-    log = run(tmp_path, main, GATE)
+    log = ask.log.getvalue()
     assert re.search(r"id=left status=499 .*went away", log)
 
 
-def test_request_ids(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_request_ids(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
         body, _ = request({"x": X})
         found = await ask("POST", URL, body, {"X-Request-Id": "abc-1"})
         assert found.headers["x-request-id"] == "abc-1" and "id" not in found.json
@@ -229,8 +188,7 @@ def test_request_ids(tmp_path: Path) -> None:
         for odd in ("a\nb", "x" * 129, "\x1b[31m", "é"):
             found = await ask("POST", URL, body, {"X-Request-Id": odd})
             assert found.status == 200 and "x-request-id" not in found.headers
-
-    log = run(tmp_path, main)
+    log = ask.log.getvalue()
     assert "id=abc-1 status=200" in log and "id=own status=200" in log
     assert "x" * 129 not in log and "\x1b" not in log
 
@@ -245,10 +203,9 @@ def encoded(pixels: np.ndarray, kind: str) -> bytes:
 
 
 @pytest.mark.parametrize(("kind", "said"), [("PNG", "image/png"), ("JPEG", "Image/JPEG; q=1")])
-def test_pictures(tmp_path: Path, kind: str, said: str) -> None:
+async def test_pictures(tmp_path: Path, kind: str, said: str) -> None:
     pixels = np.full((9, 7, 3), (255, 0, 51), np.uint8)
-
-    async def main(ask: Client) -> None:
+    async with client(tmp_path, "eye", "toy") as ask:
         body = encoded(pixels, kind)
         found = await ask(
             "POST", "/v2/models/eye/infer", body, {"content-type": said, "x-request-id": "cat"}
@@ -262,11 +219,9 @@ def test_pictures(tmp_path: Path, kind: str, said: str) -> None:
         tensors = await ask("POST", URL, body, {"content-type": said})
         assert tensors.status == 501 and "pictures" in tensors.error
 
-    run(tmp_path, main, "eye", "toy")
 
-
-def test_a_raw_binary_request(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_a_raw_binary_request(tmp_path: Path) -> None:
+    async with client(tmp_path, "toy", "two") as ask:
         found = await ask("POST", URL, X[0].tobytes(), {LENGTH: "0"})
         head = int(found.headers[LENGTH])
         assert found.body[head:] == (2 * X[0]).tobytes() + X[0].sum().tobytes()
@@ -274,8 +229,6 @@ def test_a_raw_binary_request(tmp_path: Path) -> None:
         assert (await ask("POST", URL, b"", {LENGTH: "0"})).status == 400
         two = await ask("POST", "/v2/models/two/infer", X.tobytes(), {LENGTH: "0"})
         assert two.status == 400 and "one input" in two.error
-
-    run(tmp_path, main, "toy", "two")
 
 
 @pytest.mark.parametrize(

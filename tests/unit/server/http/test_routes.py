@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.server.http.asking import Client, request, run
+from tests.unit.server.http.asking import Client, client, request
 
 from ortune.server.http.app import App
 from ortune.server.listeners import Access
@@ -17,8 +17,8 @@ X = np.ones((2, 4), np.float32)
 TOKEN = "a-token-of-some-length"
 
 
-def test_health(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_health(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
         for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/toy/ready"):
             for method in ("GET", "HEAD"):
                 found = await ask(method, path)
@@ -33,11 +33,9 @@ def test_health(tmp_path: Path) -> None:
         refused = await ask.infer("toy", {"x": X})
         assert refused.status == 503 and refused.error == "Server not ready"
 
-    run(tmp_path, main)
 
-
-def test_metadata_and_configuration(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_metadata_and_configuration(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
         server = (await ask("GET", "/v2")).json
         assert server["name"] and server["version"] and "statistics" in server["extensions"]
         told = (await ask("GET", "/v2/models/toy")).json
@@ -49,11 +47,9 @@ def test_metadata_and_configuration(tmp_path: Path) -> None:
         assert (await ask("GET", "/v2/models/none")).status == 404
         assert (await ask("GET", "/v2/models/none/config")).status == 404
 
-    run(tmp_path, main)
 
-
-def test_statistics_and_metrics(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_statistics_and_metrics(tmp_path: Path) -> None:
+    async with client(tmp_path, "toy", "two") as ask:
         for _ in range(3):
             await ask.infer("toy", {"x": X})
         await ask.infer("toy", {"x": X[:, :3]})
@@ -70,11 +66,9 @@ def test_statistics_and_metrics(tmp_path: Path) -> None:
         assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
         assert b'nv_inference_request_success{model="toy",version="1"} 3\n' in metrics.body
 
-    run(tmp_path, main, "toy", "two")
 
-
-def test_the_index(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_the_index(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
         row = {"name": "toy", "version": "1", "state": "READY"}
         for body in (b"", b"{}", {"ready": True}, {"ready": False, "other": 1}):
             (found,) = (await ask("POST", "/v2/repository/index", body)).json
@@ -82,11 +76,9 @@ def test_the_index(tmp_path: Path) -> None:
         for wrong in (b"[]", b"{", b"\xff", b"3"):
             assert (await ask("POST", "/v2/repository/index", wrong)).status == 400
 
-    run(tmp_path, main)
 
-
-def test_load_and_unload_where_clients_may(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_load_and_unload_where_clients_may(tmp_path: Path) -> None:
+    async with client(tmp_path, explicit=True) as ask:
         assert (await ask("POST", "/v2/repository/models/toy/unload", b"{}")).status == 200
         assert (await ask.infer("toy", {"x": X})).status in (404, 503)
         body = {"parameters": {"unload_dependents": False}}
@@ -100,24 +92,21 @@ def test_load_and_unload_where_clients_may(tmp_path: Path) -> None:
         assert odd.status == 400
         assert (await ask("POST", "/v2/repository/models/..%2fx/load")).status >= 400
         assert (await ask.infer("toy", {"x": X})).status == 200
-
-    log = run(tmp_path, main, explicit=True)
+    log = ask.log.getvalue()
     assert "evil" not in log and "ZXZpbA" not in log
 
 
-def test_load_and_unload_where_they_may_not(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_load_and_unload_where_they_may_not(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
         for action in ("load", "unload"):
             found = await ask("POST", f"/v2/repository/models/toy/{action}", b"{}")
             assert found.status == 503 and "explicit model load / unload" in found.error
         assert (await ask.infer("toy", {"x": X})).status == 200
 
-    run(tmp_path, main)
 
+async def test_there_is_no_shared_memory(tmp_path: Path) -> None:
 
-@pytest.mark.parametrize("kind", ["system", "cuda"])
-def test_there_is_no_shared_memory(tmp_path: Path, kind: str) -> None:
-    async def main(ask: Client) -> None:
+    async def nothing(ask: Client, kind: str) -> None:
         base = f"/v2/{kind}sharedmemory"
         assert (await ask("GET", f"{base}/status")).json == []
         found = await ask("GET", f"{base}/region/r/status")
@@ -133,7 +122,9 @@ def test_there_is_no_shared_memory(tmp_path: Path, kind: str) -> None:
         assert (await ask("GET", base)).status == 404
         assert (await ask("POST", f"{base}/region/register")).status == 404
 
-    run(tmp_path, main)
+    async with client(tmp_path) as ask:
+        for kind in ("system", "cuda"):
+            await nothing(ask, kind)
 
 
 @pytest.mark.parametrize(
@@ -144,10 +135,10 @@ def test_there_is_no_shared_memory(tmp_path: Path, kind: str) -> None:
         ("/v2/logging", "log_info", True),
     ],
 )
-def test_settings_are_told_and_do_not_change(
+async def test_settings_are_told_and_do_not_change(
     tmp_path: Path, path: str, key: str, same: object
 ) -> None:
-    async def main(ask: Client) -> None:
+    async with client(tmp_path) as ask:
         assert (await ask("GET", path)).json[key] == same
         for body in ({}, {key: same}, {key: None}):
             assert (await ask("POST", path, body)).json[key] == same
@@ -155,46 +146,42 @@ def test_settings_are_told_and_do_not_change(
         assert changed.status == 501 and "ortune serve --" in changed.error
         assert (await ask("GET", "/v2/models/none/trace/setting")).status == 404
 
-    run(tmp_path, main)
 
-
-@pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [
-        ("GET", "/v2/models/toy/infer", "POST"),
-        ("HEAD", "/v2/models/toy/infer", "POST"),
-        ("POST", "/v2/models/toy", "GET, HEAD"),
-        ("DELETE", "/v2/models/toy", "GET, HEAD"),
-        ("OPTIONS", "/v2/health/live", "GET, HEAD"),
-        ("PUT", "/v2/logging", "GET, HEAD, POST"),
-        ("GET", "/v2/repository/index", "POST"),
-        ("POST", "/metrics", "GET, HEAD"),
-    ],
+METHODS = (
+    ("GET", "/v2/models/toy/infer", "POST"),
+    ("HEAD", "/v2/models/toy/infer", "POST"),
+    ("POST", "/v2/models/toy", "GET, HEAD"),
+    ("DELETE", "/v2/models/toy", "GET, HEAD"),
+    ("OPTIONS", "/v2/health/live", "GET, HEAD"),
+    ("PUT", "/v2/logging", "GET, HEAD, POST"),
+    ("GET", "/v2/repository/index", "POST"),
+    ("POST", "/metrics", "GET, HEAD"),
 )
-def test_methods(tmp_path: Path, method: str, path: str, allowed: str) -> None:
-    async def main(ask: Client) -> None:
-        found = await ask(method, path)
-        assert (found.status, found.error) == (405, "Method Not Allowed")
-        assert found.headers["allow"] == allowed
-
-    run(tmp_path, main)
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/", "", "/v1", "/v2/", "/v2/models", "/v2/models/toy/generate", "/v2/models/toy/versions",
-     "/v2/health", "/v2/health/ready/", "/metrics/", "/v2/repository/models/toy/drop", "/%2e%2e/"],
-)  # fmt: skip
-def test_there_is_nothing_else(tmp_path: Path, path: str) -> None:
-    async def main(ask: Client) -> None:
-        found = await ask("GET", path)
-        assert found.status == 404 and found.error
-
-    run(tmp_path, main)
+NOWHERE = (
+    *("/", "", "/v1", "/v2/", "/v2/models", "/v2/models/toy/generate", "/v2/models/toy/versions"),
+    *(
+        "/v2/health",
+        "/v2/health/ready/",
+        "/metrics/",
+        "/v2/repository/models/toy/drop",
+        "/%2e%2e/",
+    ),
+)
 
 
-def test_tokens(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_methods_and_that_there_is_nothing_else(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
+        for method, path, allowed in METHODS:
+            found = await ask(method, path)
+            assert (found.status, found.error) == (405, "Method Not Allowed")
+            assert found.headers["allow"] == allowed
+        for path in NOWHERE:
+            found = await ask("GET", path)
+            assert (found.status, bool(found.error)) == (404, True), path
+
+
+async def test_tokens(tmp_path: Path) -> None:
+    async with client(tmp_path, tokens=[TOKEN]) as ask:
         body, _ = request({"x": X})
         url = "/v2/models/toy/infer"
         for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}):
@@ -208,41 +195,36 @@ def test_tokens(tmp_path: Path) -> None:
         right = {"Authorization": f"Bearer {TOKEN}"}
         assert (await ask("POST", url, body, right)).status == 200
         assert (await ask("GET", "/metrics", headers=right)).status == 200
-
-    log = run(tmp_path, main, tokens=[TOKEN])
+    log = ask.log.getvalue()
     assert TOKEN not in log and "wrong" not in log and log.count("status=401") == 8
 
 
-def test_the_journal_hears_of_requests_and_refusals_alone(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_the_journal_hears_of_requests_and_refusals_alone(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
         await ask("GET", "/v2/health/live")
         await ask("GET", "/metrics")
         await ask("GET", "/nowhere\x1b")
         await ask.infer("toy", {"x": X})
         await ask("GET", f"/v2/models/{'n' * 9000}")
-
-    log = run(tmp_path, main)
+    log = ask.log.getvalue()
     assert log.count("\n") == 3 and max(map(len, log.splitlines())) < 1500
 
 
-def test_a_bug_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(name: str, version: str = "") -> None:
         raise RuntimeError("/srv/secret/file.py: a bug")
 
-    async def main(ask: Client) -> None:
+    async with client(tmp_path) as ask:
         monkeypatch.setattr(ask.repository, "model", broken)
         found = await ask("GET", "/v2/models/toy")
         assert found.status == 500 and found.error and "/srv" not in found.error
-
-    log = run(tmp_path, main)
+    log = ask.log.getvalue()
     assert "ERROR" in log
 
 
-def test_it_is_an_application_of_http_alone(tmp_path: Path) -> None:
-    async def main(ask: Client) -> None:
+async def test_it_is_an_application_of_http_alone(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
         app = App(ask.repository, Access(), Journal(ask.log))
         for kind in ("lifespan", "websocket"):
             with pytest.raises(NotImplementedError):
                 await app({"type": kind}, None, None)  # type: ignore[arg-type]
-
-    run(tmp_path, main)

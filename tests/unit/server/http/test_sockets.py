@@ -80,24 +80,10 @@ async def _served(
             await task
 
 
-def _run(
-    folder: Path,
-    what: Callable[[Client, Opened], Awaitable[None]],
-    *models: str,
-    **limits: Any,
-) -> None:
-    async def main() -> None:
-        async with _served(folder, *(models or ("toy",)), **limits) as (made, opened):
-            await asyncio.wait_for(what(made, opened), 60)
-
-    asyncio.run(main())
-
-
-def test_one_connection_for_many_requests(tmp_path: Path) -> None:
+async def test_one_connection_for_many_requests(tmp_path: Path) -> None:
     """Answered, refused, chunked, byte by byte, several at once: each gets its own answer."""
     chunked = b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in (BODY[:3], BODY[3:])) + b"0\r\n\r\n"
-
-    async def main(ask: Client, opened: Opened) -> None:
+    async with _served(tmp_path) as (_, opened):
         wire = await opened()
         await wire.send(WHOLE)
         status, _, body = await wire.answer()
@@ -115,15 +101,12 @@ def test_one_connection_for_many_requests(tmp_path: Path) -> None:
         assert (await wire.answer("HEAD"))[0] == 200
         assert (await wire.answer())[2] == body
 
-    _run(tmp_path, main)
 
-
-def test_an_upgrade_is_not_taken_and_harms_nothing(tmp_path: Path) -> None:
+async def test_an_upgrade_is_not_taken_and_harms_nothing(tmp_path: Path) -> None:
     """As Java's client asks for, with every first request of a connection."""
     upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEA\r\n"
     asks = f"{POST}{upgrade}{BINARY}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY
-
-    async def main(ask: Client, opened: Opened) -> None:
+    async with _served(tmp_path) as (_, opened):
         wire = await opened()
         await wire.send(asks)
         status, headers, _ = await wire.answer()
@@ -138,11 +121,9 @@ def test_an_upgrade_is_not_taken_and_harms_nothing(tmp_path: Path) -> None:
             if headers.get("connection") == "close":
                 wire = await opened()
 
-    _run(tmp_path, main)
 
-
-def test_a_client_that_asks_first_sends_nothing_in_vain(tmp_path: Path) -> None:
-    async def main(ask: Client, opened: Opened) -> None:
+async def test_a_client_that_asks_first_sends_nothing_in_vain(tmp_path: Path) -> None:
+    async with _served(tmp_path) as (_, opened):
         wire = await opened()
         expects = f"Content-Length: {len(BODY)}\r\nExpect: 100-continue\r\n\r\n"
         await wire.send(f"{POST}{BINARY}{expects}".encode())
@@ -154,16 +135,13 @@ def test_a_client_that_asks_first_sends_nothing_in_vain(tmp_path: Path) -> None:
         )
         assert (await wire.answer())[0] == 413
 
-    _run(tmp_path, main)
 
-
-def test_a_client_that_sends_too_much_reads_why(tmp_path: Path) -> None:
+async def test_a_client_that_sends_too_much_reads_why(tmp_path: Path) -> None:
     """It sends all it has before it reads: the answer is there all the same."""
     told = f"Content-Length: {8 * CAP}\r\n\r\n".encode()
     untold = b"Transfer-Encoding: chunked\r\n\r\n"
     chunk = b"%x\r\n%b\r\n" % (CAP // 2, bytes(CAP // 2))
-
-    async def main(ask: Client, opened: Opened) -> None:
+    async with _served(tmp_path) as (_, opened):
         for head, body in ((told, bytes(8 * CAP)), (untold, chunk * 8 + b"0\r\n\r\n")):
             wire = await opened()
             await wire.send(POST.encode() + head + body)
@@ -171,15 +149,12 @@ def test_a_client_that_sends_too_much_reads_why(tmp_path: Path) -> None:
             assert (status, headers["connection"]) == (413, "close") and b"larger than" in text
             assert await wire.ended()
 
-    _run(tmp_path, main)
 
-
-def test_clients_that_hang_are_cut_and_others_are_not(
+async def test_clients_that_hang_are_cut_and_others_are_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "PERIOD_S", 0.2)
-
-    async def main(ask: Client, opened: Opened) -> None:
+    async with _served(tmp_path) as (_, opened):
         hanging = [await opened() for _ in range(20)]
         for wire in hanging:
             await wire.send(WHOLE[:-1])
@@ -191,18 +166,15 @@ def test_clients_that_hang_are_cut_and_others_are_not(
             assert (await wire.answer())[0] == 408
             assert await wire.ended()
 
-    _run(tmp_path, main)
-
 
 @pytest.mark.parametrize(
     "flood", [b"0\r\nX: ", b"0\r\n" + b"X: y\r\n" * 100, b"1;", b"1;a=b\r\n0"]
 )
-def test_what_is_no_data_in_a_body_is_bounded(tmp_path: Path, flood: bytes) -> None:
+async def test_what_is_no_data_in_a_body_is_bounded(tmp_path: Path, flood: bytes) -> None:
     """Trailers and extensions of chunks without end; small chunks are fine."""
     head = f"{POST}{BINARY}Transfer-Encoding: chunked\r\n\r\n".encode()
     small = b"".join(b"1\r\n%c\r\n" % one for one in BODY)
-
-    async def main(ask: Client, opened: Opened) -> None:
+    async with _served(tmp_path) as (_, opened):
         wire = await opened()
         await wire.send(head + small + b"0\r\nX-Trailer: y\r\n\r\n")
         assert (await wire.answer())[0] == 200
@@ -218,11 +190,9 @@ def test_what_is_no_data_in_a_body_is_bounded(tmp_path: Path, flood: bytes) -> N
                     await asyncio.sleep(0)
                 await bad.reader.readexactly(1 << 20)
 
-    _run(tmp_path, main)
 
-
-def test_a_client_that_goes_away_is_computed_no_more(tmp_path: Path) -> None:
-    async def main(ask: Client, opened: Opened) -> None:
+async def test_a_client_that_goes_away_is_computed_no_more(tmp_path: Path) -> None:
+    async with _served(tmp_path, GATE) as (ask, opened):
         served = ask.repository.model(GATE)
         ask.session.go.clear()
         wires = [await opened() for _ in range(3)]
@@ -239,28 +209,24 @@ def test_a_client_that_goes_away_is_computed_no_more(tmp_path: Path) -> None:
         await again.send(WHOLE.replace(b"toy", GATE.encode()))
         assert (await again.answer())[0] == 200
 
-    _run(tmp_path, main, GATE)
 
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"GET\r\n\r\n",
-        b"GET /v2\xff HTTP/1.1\r\n\r\n",
-        b"POST /v2/models/toy/infer HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
-        b"POST /v2/models/toy/infer HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        b"POST /v2/models/toy/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    ],
+NO_HTTP = (
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"GET\r\n\r\n",
+    b"GET /v2\xff HTTP/1.1\r\n\r\n",
+    b"POST /v2/models/toy/infer HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    b"POST /v2/models/toy/infer HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    b"POST /v2/models/toy/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
 )
-def test_what_is_no_http_harms_nobody(tmp_path: Path, sent: bytes) -> None:
-    async def main(ask: Client, opened: Opened) -> None:
-        wire = await opened()
-        await wire.send(sent)
-        head = await wire.reader.readuntil(b"\r\n")
-        assert head.split()[1] == b"400"
+
+
+async def test_what_is_no_http_harms_nobody(tmp_path: Path) -> None:
+    async with _served(tmp_path) as (_, opened):
+        for sent in NO_HTTP:
+            wire = await opened()
+            await wire.send(sent)
+            head = await wire.reader.readuntil(b"\r\n")
+            assert head.split()[1] == b"400"
         again = await opened()
         await again.send(WHOLE)
         assert (await again.answer())[0] == 200
-
-    _run(tmp_path, main)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.engine.scripted import Doubling
 from tests.unit.server.repository import toys
-from tests.unit.server.repository.toys import asks, holding, run
+from tests.unit.server.repository.toys import asks, holding
 
 from ortune.protocol.inference import InferRequest
 from ortune.protocol.status import Refused
@@ -74,7 +74,7 @@ def test_counts_add_up(plan: list[tuple[str, int]], queue: int) -> None:
         assert prometheus([model]) == expected(model)
 
     with TemporaryDirectory() as folder:
-        run(lambda: main(Path(folder)))
+        asyncio.run(main(Path(folder)))
 
 
 def prometheus(models: list[Served]) -> dict[tuple[str, str], float]:
@@ -115,37 +115,31 @@ def expected(model: Served) -> dict[tuple[str, str], float]:
     }
 
 
-def test_every_metric_has_a_type_and_a_meaning(tmp_path: Path) -> None:
-    async def main() -> None:
-        repository = toys.one(toys.write(tmp_path / "toy.onnx"))
-        await repository.start()
-        with suppress(Refused):
-            await repository.model("toy").infer(asks(1, 99))
-        text = metrics_text((one.name, one.version, one.counters) for one in repository.models())
-        names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line[0] != "#"}
-        heads: dict[str, set[Any]] = {"HELP": set(), "TYPE": set()}
-        for line in text.splitlines():
-            if line[0] == "#":
-                _, kind, name, _ = line.split(" ", 3)
-                heads[kind].add(name)
-        assert heads["HELP"] == heads["TYPE"] == names
-        assert {"nv_cpu_utilization", "nv_cpu_memory_total_bytes"} <= names
-        assert 'nv_inference_request_failure{model="toy",version="1",reason="OTHER"} 1' in text
-
-    run(main)
+async def test_every_metric_has_a_type_and_a_meaning(tmp_path: Path) -> None:
+    repository = toys.one(toys.write(tmp_path / "toy.onnx"))
+    await repository.start()
+    with suppress(Refused):
+        await repository.model("toy").infer(asks(1, 99))
+    text = metrics_text((one.name, one.version, one.counters) for one in repository.models())
+    names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line[0] != "#"}
+    heads: dict[str, set[Any]] = {"HELP": set(), "TYPE": set()}
+    for line in text.splitlines():
+        if line[0] == "#":
+            _, kind, name, _ = line.split(" ", 3)
+            heads[kind].add(name)
+    assert heads["HELP"] == heads["TYPE"] == names
+    assert {"nv_cpu_utilization", "nv_cpu_memory_total_bytes"} <= names
+    assert 'nv_inference_request_failure{model="toy",version="1",reason="OTHER"} 1' in text
 
 
-def test_what_perf_analyzer_looks_at_grows(tmp_path: Path) -> None:
-    async def main() -> None:
-        repository = toys.one(toys.write(tmp_path / "toy.onnx"))
-        await repository.start()
-        model = repository.model("toy")
-        for count in (1, 2):
-            await model.infer(asks(1, 2))
-            told = model.statistics()
-            assert told["inference_stats"]["queue"]["count"] == count
-            assert told["inference_count"] == 2 * count
-            assert told["execution_count"] == count
-            assert told["last_inference"] > 1_700_000_000_000
-
-    run(main)
+async def test_what_perf_analyzer_looks_at_grows(tmp_path: Path) -> None:
+    repository = toys.one(toys.write(tmp_path / "toy.onnx"))
+    await repository.start()
+    model = repository.model("toy")
+    for count in (1, 2):
+        await model.infer(asks(1, 2))
+        told = model.statistics()
+        assert told["inference_stats"]["queue"]["count"] == count
+        assert told["inference_count"] == 2 * count
+        assert told["execution_count"] == count
+        assert told["last_inference"] > 1_700_000_000_000

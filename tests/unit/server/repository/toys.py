@@ -110,7 +110,3 @@ async def behind(served: Served, session: Doubling) -> asyncio.Task[Any]:
     first = asyncio.create_task(served.infer(asks(1000, timeout_us=60_000_000)))
     await settled(session.entered.is_set)
     return first
-
-
-def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    return asyncio.run(main())
