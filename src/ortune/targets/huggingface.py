@@ -199,11 +199,8 @@ def _use(source: Source, load: str) -> Iterator[str]:
     yield from ("## Use", "", "| | name | type | shape |", "|---|---|---|---|")
     for what, specs in (("input", signature.inputs), ("output", signature.outputs)):
         for spec in specs:
-            shape = (
-                NONE
-                if spec.shape is None
-                else " x ".join("?" if dim is None else _line(dim) for dim in spec.shape)
-            )
+            dims = ("?" if dim is None else _line(dim) for dim in spec.shape or ())
+            shape = NONE if spec.shape is None else " x ".join(dims)
             yield f"| {what} | `{_line(spec.name)}` | {spec.dtype} | {shape} |"
     yield from ("", "`run.py` opens it with the settings that it was measured with:", "")
     yield from ("```", load, "```", "")

@@ -32,7 +32,6 @@ from ortune.targets.common.replay import (
     threads,
     worker_errors,
 )
-from ortune.targets.common.text_format import Word, spell_message
 
 CONFIG = "config.pbtxt"
 RELEASES: Mapping[str, Mapping[str, str]] = {"26.05": {"onnxruntime": "1.24.4"}}
@@ -45,30 +44,21 @@ _LEVELS = {"all": 0, "basic": -1, "extended": 1, "disabled": 2}
 _INITIALIZERS = "session.use_device_allocator_for_initializers"
 """The one session key that the onnxruntime backend passes on."""
 _CPU_FIELDS = (
-    "threads",
-    "level",
-    "parallel",
-    "inter_threads",
-    "arena",
-    "memory_pattern",
-    "config",
+    *("threads", "level", "parallel", "inter_threads", "arena", "memory_pattern", "config"),
 )
 """Fields of a CPU plan that a configuration can say."""
 _REWRITING = ("disable", "fast_gelu", "cast_chains", "nbits_block")
 """Fields that act when the graph is rewritten: they hold in a graph that is stored rewritten."""
 _OPENVINO_FIELDS = ("threads", "precision", "hint", "streams")
+_PLAIN = frozenset(range(0x20, 0x7F)) - set(b'"\\')
+"""Octets that a text of ``config.pbtxt`` has as they are."""
 
 _FLAG = r"0|1|true|false"
 _COUNT = r"-?\d{1,20}"
 _SIZE = r"\d{1,20}"
 _TEXT = r"[^\x00-\x1f\x7f]{1,4096}"
 _SHAPES = r"[^\s,:]+:\d+(x\d+)*(,[^\s,:]+:\d+(x\d+)*)*"
-_NAMED = {
-    _TEXT: "a text",
-    _SHAPES: "INPUT:1x3x224x224",
-    _COUNT: "a number",
-    _FLAG: "0 or 1",
-}
+_NAMED = {_TEXT: "a text", _SHAPES: "INPUT:1x3x224x224", _COUNT: "a number", _FLAG: "0 or 1"}
 _OPTIONS: Mapping[tuple[str, str], str] = {
     ("tensorrt", "FP32|FP16|BF16|INT8"): "precision_mode",
     ("tensorrt", _SIZE): "max_workspace_size_bytes",
@@ -522,3 +512,35 @@ def _changed(backend: Backend, said: Sequence[str]) -> list[str]:
 def _data_type(dtype: str) -> Word:
     """Return Triton's name of a type: the protocol's, but for text."""
     return Word(f"TYPE_{datatypes.datatype(dtype).replace('BYTES', 'STRING')}")
+
+
+class Word(str):
+    """The name of an enumeration's value: written without quotes."""
+
+
+def spell_message(message: Mapping[str, Any], indent: str = "") -> str:
+    """Return a message in protocol buffers' text format, fields in the order given.
+
+    A message is a mapping of field to value; a sequence stands for a repeated field.
+    """
+    return "".join(_spell_field(name, value, indent) for name, value in message.items())
+
+
+def _spell_field(name: str, value: object, indent: str) -> str:
+    if isinstance(value, Mapping):
+        return f"{indent}{name} {{\n{spell_message(value, indent + '  ')}{indent}}}\n"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if any(isinstance(one, Mapping) for one in value):
+            return "".join(_spell_field(name, one, indent) for one in value)
+        return f"{indent}{name}: [{', '.join(map(_spell_scalar, value))}]\n" if value else ""
+    return f"{indent}{name}: {_spell_scalar(value)}\n"
+
+
+def _spell_scalar(value: object) -> str:
+    """Write a value; of texts all but plain ASCII as octal bytes: a stranger wrote the names."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Word | int):
+        return str(value)
+    parts = (chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in str(value).encode())
+    return f'"{"".join(parts)}"'

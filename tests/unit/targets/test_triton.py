@@ -29,8 +29,7 @@ from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneErro
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import spelling
 from ortune.engine.manifest import Signature
-from ortune.targets.common.text_format import spell_message
-from ortune.targets.triton import RELEASES, Triton, read_accelerator_options
+from ortune.targets.triton import RELEASES, Triton, read_accelerator_options, spell_message
 
 HERE = ort.__version__
 PLAIN = Triton()
