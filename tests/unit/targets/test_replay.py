@@ -15,8 +15,10 @@ from ortune.bundle.source import unpacked
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
 from ortune.core.hardware.cpus import effective_cpus
+from ortune.measurement.job import Failure
+from ortune.measurement.process import WorkerFailed
 from ortune.targets.common import replay
-from ortune.targets.common.replay import by_worker, environment, threads
+from ortune.targets.common.replay import by_worker, environment, threads, worker_errors
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +31,17 @@ def test_environments() -> None:
     name, fix = environment("onnxruntime", "1.2.3")
     assert name == "ort-1.2.3" and fix == "ortune env add onnxruntime==1.2.3"
     assert environment("openvino", "1.2.3")[0] == "openvino-1.2.3"
+
+
+@pytest.mark.parametrize(("told", "fix"), [("add RAM", "add RAM"), ("", "try another")])
+def test_a_workers_own_advice_goes_first(told: str, fix: str) -> None:
+    failed = WorkerFailed(Failure("it died", "run job.json", told), None)  # type: ignore[arg-type]
+    with (
+        pytest.raises(BadModel, match="it: it died") as caught,
+        worker_errors("it", "try another"),
+    ):
+        raise failed
+    assert caught.value.fix == fix
 
 
 def test_a_package_is_compared_and_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

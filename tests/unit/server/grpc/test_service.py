@@ -81,6 +81,8 @@ async def test_a_model_is_described_asked_and_counted(tmp_path: Path) -> None:
         assert await client.is_model_ready("sum") and await client.is_model_ready("sum", "1")
         assert not await client.is_model_ready("sum", "2")
         assert not await client.is_model_ready("other")
+        with pytest.raises(InferenceServerException, match="integral value"):
+            await client.is_model_ready("sum", "x")
         server = await client.get_server_metadata()
         assert server.name and server.version and "statistics" in server.extensions
         described = await client.get_model_metadata("sum", as_json=True)
