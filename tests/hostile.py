@@ -12,7 +12,7 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnx import numpy_helper as arrays
 
-from ortune.model.io.protobuf import delimited, tag, varint
+from ortune.graph.io.protobuf import delimited, tag, varint
 
 Write: TypeAlias = Callable[[Path], Path]
 FLOAT = TensorProto.FLOAT

@@ -13,7 +13,7 @@ CLASSES, FEATURES, HIDDEN = 10, 64, 256
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
     """1,797 handwritten digits of 8 x 8 pixels with labels, from the packaged sample."""
-    from ortune.samples import digit_cnn
+    from ortune.data.zoo import digit_cnn
 
     archive = np.load(Path(digit_cnn.__file__).parent / "digits.npz")
     images, labels = archive[archive.files[0]], archive[archive.files[1]]

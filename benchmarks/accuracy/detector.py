@@ -32,12 +32,12 @@ from ortune.core.step import Quantizer, Recipe
 from ortune.data import feeds
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
+from ortune.graph.io import file
+from ortune.graph.ir import spec
 from ortune.measurement.accuracy import judge
 from ortune.measurement.machine.machine import versions
 from ortune.metrics.map import Map
-from ortune.model.graph import spec
-from ortune.model.io import file
-from ortune.recipe.build import build
+from ortune.search.recipe.build import build
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "detector"
 RESULTS = result_file("detector")

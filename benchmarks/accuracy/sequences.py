@@ -35,11 +35,11 @@ from ortune.core.step import Recipe
 from ortune.data import stream
 from ortune.data.feeds import Feeds
 from ortune.data.sequences.pairs import find
+from ortune.graph.analysis.facts import facts
+from ortune.graph.io import file
 from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.rolled import Sequenced
-from ortune.model.analysis.facts import facts
-from ortune.model.io import file
-from ortune.recipe.build import build
+from ortune.search.recipe.build import build
 
 HERE = Path(__file__).resolve().parents[1]
 RESULTS = result_file("sequences")

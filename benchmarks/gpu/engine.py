@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gpu import models as gpu_models
-from ortune.runtimes.tensorrt import build, run
+from ortune.backends.runtimes.tensorrt import build, run
 
 _RUNS = 200
 _TURNS = 5
@@ -81,8 +81,8 @@ def timed(act: Callable[[], object]) -> float:
 
 def _profile(feeds: Mapping[str, NDArray[Any]], model: Path) -> tuple[str, ...]:
     """Return one range, for inputs with open sizes: exactly what is fed."""
-    from ortune.model.analysis.facts import facts
-    from ortune.model.io import file
+    from ortune.graph.analysis.facts import facts
+    from ortune.graph.io import file
 
     return tuple(
         f"{one.name}:{shape}..{shape}"

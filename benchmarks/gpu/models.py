@@ -12,8 +12,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from ortune.model.analysis.facts import facts
-from ortune.model.io import file
+from ortune.graph.analysis.facts import facts
+from ortune.graph.io import file
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 """Channels and stride of each stage of ResNet-18 (He et al., arXiv:1512.03385, table 1)."""
@@ -23,7 +23,7 @@ _SAMPLES, _BATCH = 8, 8
 def written(folder: Path) -> list[Path]:
     """Write the models and return their files."""
     digits = folder / "digit_cnn.onnx"
-    with as_file(files("ortune.samples") / "digit_cnn.onnx") as path:
+    with as_file(files("ortune.data.zoo") / "digit_cnn.onnx") as path:
         shutil.copyfile(path, digits)
     network = folder / "residual.onnx"
     onnx.save(residual(), network)

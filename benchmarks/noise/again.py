@@ -25,12 +25,12 @@ from typing import Any
 
 from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.neighbour import KINDS, neighbour, to_itself
+from ortune.bundle.engine import archive
 from ortune.bundle.read import Bundle, BundleEvidence, read
 from ortune.core.backend import Backend
 from ortune.core.plugins import codec
 from ortune.core.trial import Interval, Pair
 from ortune.data import feeds as data_feeds
-from ortune.engine import archive
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions

@@ -32,13 +32,13 @@ from ortune.core.sample import Sample
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.core.workload import Span
 from ortune.data import feeds
+from ortune.graph.analysis import facts
+from ortune.graph.io import file
 from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.process import Worker, lone
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, fresh_pairs
 from ortune.measurement.timing.turns import burst, pace, ready, warm
-from ortune.model.analysis import facts
-from ortune.model.io import file
 
 RESULTS = result_file("clock")
 NAMES = ("minilm", "efficientnet-lite0", "resnet50", "bert")

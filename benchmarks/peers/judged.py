@@ -21,13 +21,13 @@ from ortune.core.event import silent
 from ortune.core.request import request
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Score, Verdict
-from ortune.experiment import measure
-from ortune.experiment.context import Context
-from ortune.experiment.prepare import prepare
-from ortune.experiment.request import ExperimentRequest
-from ortune.experiment.scores import score
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.turns import ready
+from ortune.search.experiment import measure
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.prepare import prepare
+from ortune.search.experiment.request import ExperimentRequest
+from ortune.search.experiment.scores import score
 
 RUN_NS = 1_000_000_000
 """What a run may take, for the deadline of scoring."""

@@ -13,7 +13,7 @@ from benchmarks.peers.environments import CACHE
 from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.trial import Verdict
-from ortune.model.io import file
+from ortune.graph.io import file
 
 
 @dataclass(frozen=True)

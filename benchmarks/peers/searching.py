@@ -14,7 +14,7 @@ from benchmarks.peers.environments import CACHE, cpu_time
 from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
 from ortune.core.plugins.spelling import parse
-from ortune.experiment.golden import built_model
+from ortune.search.experiment.golden import built_model
 
 
 def found(

@@ -12,10 +12,10 @@ from unittest.mock import patch
 
 import onnx_ir as ir
 
-from ortune.calibration.calibrate import RangeCache, calibrate_groups
 from ortune.core.observer import Probe
+from ortune.quantizers.calibration.calibrate import RangeCache, calibrate_groups
 
-CALLERS = ("ortune.calibration.calibrate", "ortune.recipe.editing")
+CALLERS = ("ortune.quantizers.calibration.calibrate", "ortune.search.recipe.editing")
 """Modules that have samples observed, of which there may be fewer."""
 
 

@@ -8,9 +8,9 @@ from itertools import chain
 
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Proposal, Status, Untried
-from ortune.recipe.space import Space
 from ortune.search.compare import leaders
 from ortune.search.policy import LeftOut, View
+from ortune.search.recipe.space import Space
 
 
 @dataclass(frozen=True)

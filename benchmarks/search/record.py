@@ -33,12 +33,12 @@ from ortune.core.atomic_write import write_text
 from ortune.core.errors import OrtuneError
 from ortune.core.event import silent
 from ortune.core.hardware.cpus import effective_cpus, instruction_sets
-from ortune.experiment.context import Context
-from ortune.experiment.ledger import read_header
-from ortune.experiment.prepare import prepare
-from ortune.recipe.space import Space
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.ledger import read_header
+from ortune.search.experiment.prepare import prepare
 from ortune.search.optimize import explore, make_folder, planned, read_targets
 from ortune.search.policy import View
+from ortune.search.recipe.space import Space
 
 PAIR_S = 1.5
 """Seconds of timing a plan: five blocks, which are half as long as in a search of 3 minutes."""

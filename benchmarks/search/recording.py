@@ -24,16 +24,16 @@ from ortune.core.event import Sink
 from ortune.core.plugins import codec
 from ortune.core.step import AS_IS, Edit, Recipe, Step
 from ortune.core.trial import Pair, Plan, Proposal, Status, Trial
-from ortune.experiment import measure
-from ortune.experiment.build import Files, build_all
-from ortune.experiment.context import Context
-from ortune.experiment.evaluate import Attempts
-from ortune.experiment.scores import score
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, Stop, fresh_pairs
 from ortune.measurement.timing.turns import Started, ready
-from ortune.recipe.built import steps_key
+from ortune.search.experiment import measure
+from ortune.search.experiment.build import Files, build_all
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.evaluate import Attempts
+from ortune.search.experiment.scores import score
+from ortune.search.recipe.built import steps_key
 
 SCORED = 1.3
 """Times the original's latency: what is slower is not scored, however short it was timed."""

@@ -23,11 +23,11 @@ from ortune.core.errors import OrtuneError
 from ortune.core.event import Event, TrialDone, Unconfirmed
 from ortune.core.study import Header, Job, Study
 from ortune.core.trial import Plan, Trial
-from ortune.experiment import evaluate, measure
-from ortune.experiment.context import Context, ScoredPart
-from ortune.experiment.ledger import read_study, write_header
 from ortune.measurement.timing import pairs
 from ortune.search import loop
+from ortune.search.experiment import evaluate, measure
+from ortune.search.experiment.context import Context, ScoredPart
+from ortune.search.experiment.ledger import read_study, write_header
 from ortune.search.loop import Aim
 from ortune.search.policy import Policy
 

@@ -20,10 +20,10 @@ from ortune.core.errors import OrtuneError
 from ortune.core.plugins import codec
 from ortune.core.step import AS_IS, Recipe
 from ortune.core.trial import Plan, Score, Status
-from ortune.experiment.build import Files
-from ortune.experiment.context import Context, ScoredPart
 from ortune.measurement.job import Failure, WorkerJob
 from ortune.measurement.process import WorkerFailed
+from ortune.search.experiment.build import Files
+from ortune.search.experiment.context import Context, ScoredPart
 
 
 @dataclass

@@ -14,7 +14,7 @@ from ortune.backends.bucketed import Bucketed
 from ortune.core.hardware import cpus
 from ortune.core.plugins import codec
 from ortune.core.trial import Plan
-from ortune.recipe.space import Space, Target
+from ortune.search.recipe.space import Space, Target
 
 
 def listing(space: Space) -> dict[str, list[str]]:

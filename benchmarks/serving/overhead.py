@@ -28,7 +28,7 @@ from benchmarks.serving.models import FORMS, PAYLOADS, Payload
 from benchmarks.serving.recorded import about, write
 from benchmarks.speed.engine_overhead import compared
 from benchmarks.speed.neighbour import to_itself
-from ortune.engine.load import load
+from ortune.bundle.engine.load import load
 
 LIMITS_NS = {("gRPC", "small"): 400_000, ("gRPC", "big"): 1_000_000}
 """1 kB and 602 kB."""

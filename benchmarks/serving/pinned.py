@@ -29,8 +29,8 @@ from benchmarks.serving.load import Request, client, loaded
 from benchmarks.serving.models import FORMS
 from benchmarks.serving.recorded import about, write
 from benchmarks.speed.neighbour import to_itself
-from ortune.engine.engine import Engine
-from ortune.engine.load import load
+from ortune.bundle.engine.engine import Engine
+from ortune.bundle.engine.load import load
 
 NAMES = ("minilm", "efficientnet-lite0")
 CONCURRENCY, BATCHES, LIMIT = 32, (1, 8), 0.9

@@ -25,12 +25,13 @@ from tests.real.samples import written
 import ortune as ot
 from benchmarks.result_files import result_file, write_results
 from ortune.analysis.benchmark.bench import race
-from ortune.analysis.padding.buckets import Buckets, buckets
+from ortune.analysis.padding.buckets import buckets
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
 from ortune.measurement.machine.machine import machine, versions
+from ortune.search.padding import Buckets
 
 RESULTS = result_file("buckets")
 BACKENDS = ("cpu(threads=1)", "openvino(threads=1)")

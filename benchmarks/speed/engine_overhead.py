@@ -40,13 +40,13 @@ from tests.real import engines
 
 from benchmarks.result_files import result_file, write_results
 from ortune.backends.cpu import Cpu
+from ortune.backends.runtimes.onnxruntime.session import OrtSession
+from ortune.bundle.engine.call import Call
+from ortune.bundle.engine.engine import Engine
+from ortune.bundle.engine.instances import Instances, Serving
+from ortune.bundle.engine.load import load
 from ortune.core.hardware.cpus import usable_cpus
-from ortune.engine.call import Call
-from ortune.engine.engine import Engine
-from ortune.engine.instances import Instances, Serving
-from ortune.engine.load import load
 from ortune.measurement.machine.machine import machine
-from ortune.runtimes.onnxruntime.session import OrtSession
 
 TOYS = {
     "1 input, 5 us": (

@@ -13,12 +13,12 @@ from typing import Any
 from ortune.core.backend import Backend
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.data import feeds
+from ortune.graph.analysis.facts import facts
+from ortune.graph.io import file
 from ortune.measurement.process import Worker, lone
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, time_pair
 from ortune.measurement.timing.turns import live
-from ortune.model.analysis.facts import facts
-from ortune.model.io import file
 
 
 @dataclass(frozen=True)

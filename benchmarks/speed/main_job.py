@@ -41,9 +41,9 @@ from ortune.core.backend import Backend
 from ortune.core.errors import OrtuneError
 from ortune.core.plugins.spelling import parse
 from ortune.core.trial import Verdict
-from ortune.experiment.golden import built_model
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
+from ortune.search.experiment.golden import built_model
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = result_file("main_job")

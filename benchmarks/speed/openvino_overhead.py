@@ -31,7 +31,7 @@ from tests.real import engines
 
 from benchmarks.result_files import result_file, write_results
 from benchmarks.speed.engine_overhead import Feeds, Row, timed, turn
-from ortune.engine.load import load
+from ortune.bundle.engine.load import load
 from ortune.measurement.machine.machine import machine
 
 MODELS = ("efficientnet-lite0", "minilm")

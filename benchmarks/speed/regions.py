@@ -41,7 +41,7 @@ from benchmarks.speed.race import Race, direct
 from ortune.backends.cpu import Cpu
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.machine import machine, versions
-from ortune.regions.survey import MixtureTried, Survey
+from ortune.search.mixed_precision.survey import MixtureTried, Survey
 
 BETWEEN = {
     "minilm": tuple(f"benchmarks.sentences:cosine>={least}" for least in (0.999, 0.9995)),

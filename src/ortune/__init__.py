@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from ortune.analysis.calibration_quality.compare_observers import (
         compare_observers as compare_observers,
     )
+    from ortune.analysis.conversion.apply import apply as apply
+    from ortune.analysis.conversion.convert import convert as convert
     from ortune.analysis.costs.cost import cost as cost
-    from ortune.analysis.explanation.explain import explain as explain
     from ortune.analysis.inspection.inspect import diff as diff
     from ortune.analysis.inspection.inspect import inspect as inspect
     from ortune.analysis.padding.buckets import buckets as buckets
@@ -57,9 +58,10 @@ if TYPE_CHECKING:
     from ortune.analysis.tuning.tune import tune as tune
     from ortune.analysis.verification.extract import extract as extract
     from ortune.analysis.verification.verify import verify as verify
+    from ortune.bundle.engine.engine import Engine as Engine
+    from ortune.bundle.engine.load import load as load
+    from ortune.bundle.engine.signing import verify_signature as verify_signature
     from ortune.bundle.pack import pack as pack
-    from ortune.conversion.apply import apply as apply
-    from ortune.conversion.convert import convert as convert
     from ortune.core.budget import Budget as Budget
     from ortune.core.errors import OrtuneError as OrtuneError
     from ortune.core.profile import Profile as Profile
@@ -71,28 +73,26 @@ if TYPE_CHECKING:
     from ortune.core.trial import Plan as Plan
     from ortune.core.trial import Trial as Trial
     from ortune.data.feeds import Feeds as Feeds
-    from ortune.engine.engine import Engine as Engine
-    from ortune.engine.load import load as load
-    from ortune.engine.signing import verify_signature as verify_signature
-    from ortune.experiment.ledger import read_study as read_study
     from ortune.exporters.export import export as export
-    from ortune.load_testing.loadtest import loadtest as loadtest
-    from ortune.recipe.build import build as build
+    from ortune.reporting.explanation.explain import explain as explain
     from ortune.reporting.html import report as report
     from ortune.reporting.python.compare import compare as compare
     from ortune.reporting.python.profile import profile as profile
     from ortune.reporting.python.recheck import recheck as recheck
     from ortune.reporting.python.sensitivity import sensitivity as sensitivity
     from ortune.reporting.python.timeline import timeline as timeline
-    from ortune.rewrites.user_rule import rule as rule
+    from ortune.search.experiment.ledger import read_study as read_study
     from ortune.search.optimize import optimize as optimize
-    from ortune.server.serve import serve as serve
+    from ortune.search.recipe.build import build as build
+    from ortune.serving.load_testing.loadtest import loadtest as loadtest
+    from ortune.serving.server.serve import serve as serve
+    from ortune.transforms.common.user_rule import rule as rule
 
 from ortune.core.version import __version__ as __version__
 
 _HOME = {
     "Budget": "core.budget",
-    "Engine": "engine.engine",
+    "Engine": "bundle.engine.engine",
     "Feeds": "data.feeds",
     "OrtuneError": "core.errors",
     "Plan": "core.trial",
@@ -102,39 +102,39 @@ _HOME = {
     "Study": "core.study",
     "Transform": "core.step",
     "Trial": "core.trial",
-    "apply": "conversion.apply",
+    "apply": "analysis.conversion.apply",
     "bench": "analysis.benchmark.bench",
     "buckets": "analysis.padding.buckets",
-    "build": "recipe.build",
+    "build": "search.recipe.build",
     "calibrate": "analysis.calibration_quality.calibrate",
     "compare": "reporting.python.compare",
     "compare_observers": "analysis.calibration_quality.compare_observers",
-    "convert": "conversion.convert",
+    "convert": "analysis.conversion.convert",
     "cost": "analysis.costs.cost",
     "diff": "analysis.inspection.inspect",
     "evaluate_suggestions": "analysis.profiling.advice",
-    "explain": "analysis.explanation.explain",
+    "explain": "reporting.explanation.explain",
     "export": "exporters.export",
     "extract": "analysis.verification.extract",
     "inspect": "analysis.inspection.inspect",
-    "load": "engine.load",
-    "loadtest": "load_testing.loadtest",
+    "load": "bundle.engine.load",
+    "loadtest": "serving.load_testing.loadtest",
     "optimize": "search.optimize",
     "pack": "bundle.pack",
     "profile": "reporting.python.profile",
-    "read_study": "experiment.ledger",
+    "read_study": "search.experiment.ledger",
     "recheck": "reporting.python.recheck",
     "report": "reporting.html",
-    "rule": "rewrites.user_rule",
+    "rule": "transforms.common.user_rule",
     "sensitivity": "reporting.python.sensitivity",
-    "serve": "server.serve",
+    "serve": "serving.server.serve",
     "step": "core.reading",
     "suggest": "analysis.profiling.advice",
     "timeline": "reporting.python.timeline",
     "tune": "analysis.tuning.tune",
     "verdicts": "analysis.profiling.roofline",
     "verify": "analysis.verification.verify",
-    "verify_signature": "engine.signing",
+    "verify_signature": "bundle.engine.signing",
 }
 
 

@@ -17,8 +17,8 @@ from tests.backend_cases import Case
 
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.step import Transform
-from ortune.model.io import file
-from ortune.model.io.check import check, signature
+from ortune.graph.io import file
+from ortune.graph.io.check import check, signature
 from ortune.transforms.raise_opset import RaiseOpset
 from ortune.transforms.simplify import Simplify
 

@@ -10,7 +10,7 @@ import pytest
 import ortune as ot
 from ortune.cli.main import main
 from ortune.core.plugins import codec
-from ortune.samples import digit_cnn
+from ortune.data.zoo import digit_cnn
 
 MODEL = Path(digit_cnn.__file__).parent / "digit_cnn.onnx"
 

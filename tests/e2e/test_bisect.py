@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from tests.models import write_classifier
 
 from ortune.cli.main import main
-from ortune.recipe.built import STEPS
+from ortune.search.recipe.built import STEPS
 
 
 def _run(*words: object) -> tuple[int, str]:

@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 from ortune.cli.main import main
-from ortune.model.io import file
-from ortune.samples.digit_cnn import DigitCnn
+from ortune.data.zoo.digit_cnn import DigitCnn
+from ortune.graph.io import file
 
 CAPSYS = pytest.CaptureFixture[str]
 

@@ -13,7 +13,7 @@ import pytest
 
 from ortune.analysis.benchmark import bench
 from ortune.cli.main import main
-from ortune.samples.digit_cnn import DigitCnn
+from ortune.data.zoo.digit_cnn import DigitCnn
 
 LEVELS = ("disable", "basic", "extended", "all")
 

@@ -15,8 +15,8 @@ from tests.e2e.test_large_model import chain
 from ortune.analysis.verification.extract import extract
 from ortune.cli.main import main
 from ortune.core.errors import BadData, BadModel
-from ortune.model.io import file
-from ortune.samples.digit_cnn import DigitCnn
+from ortune.data.zoo.digit_cnn import DigitCnn
+from ortune.graph.io import file
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ortune.cli.main import main
-from ortune.samples.digit_cnn import DigitCnn
+from ortune.data.zoo.digit_cnn import DigitCnn
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ def test_what_is_not_a_model_is_two_lines(
     kind: str, verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bad.onnx"
-    with as_file(files("ortune.samples") / "digit_cnn.onnx") as whole:
+    with as_file(files("ortune.data.zoo") / "digit_cnn.onnx") as whole:
         content = whole.read_bytes()
     if kind == "folder":
         path.mkdir()

@@ -11,8 +11,8 @@ from tests.unit import surveys
 from tests.unit.experiment.test_hostile_run import in_header, written
 
 from ortune.cli.main import main
-from ortune.experiment.surveys import RegionJournal
-from ortune.samples.digit_cnn import DigitCnn
+from ortune.data.zoo.digit_cnn import DigitCnn
+from ortune.search.experiment.surveys import RegionJournal
 
 
 @pytest.fixture(scope="module")

@@ -18,13 +18,13 @@ from tests.unit import studies
 
 import ortune as ot
 from ortune.backends.cpu import Cpu
+from ortune.bundle.engine.manifest import MANIFEST, SETTINGS
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read
 from ortune.cli.main import main
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.plugins import user_file
 from ortune.core.trial import Plan
-from ortune.engine.manifest import MANIFEST, SETTINGS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_op_cpp"
 RULE = f"{EXAMPLE}/swish_rules.py:fuse_scale_swish"

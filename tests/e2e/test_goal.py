@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tests.unit import studies
 
+from ortune.bundle.engine.load import load
 from ortune.bundle.pack import pack
 from ortune.cli.main import main
-from ortune.engine.load import load
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("grpc")

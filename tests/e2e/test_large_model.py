@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortune.analysis.profiling.profile import profile
-from ortune.model.analysis.facts import facts
-from ortune.model.io import file
-from ortune.model.io.check import check, signature
+from ortune.graph.analysis.facts import facts
+from ortune.graph.io import file
+from ortune.graph.io.check import check, signature
 
 _MIB = 1 << 20
 

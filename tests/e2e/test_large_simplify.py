@@ -15,8 +15,8 @@ _LIMIT = int(1.5 * (1 << 30))
 _SCRIPT = """
 import sys
 from pathlib import Path
-from ortune.model.io import file
-from ortune.model.graph.edit import take_notes
+from ortune.graph.io import file
+from ortune.graph.ir.edit import take_notes
 from ortune.transforms.simplify import Simplify
 
 model = file.load(Path(sys.argv[1]))

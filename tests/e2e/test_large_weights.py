@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 from tests.unit.quantizing import stored_bytes
 
-from ortune.model.io import file
-from ortune.quantization.block_grid import Spec
+from ortune.graph.io import file
+from ortune.quantizers.common.block_grid import Spec
 from ortune.quantizers.int4_weights import Int4Weights
 
 _MIB = 1 << 20

@@ -16,7 +16,7 @@ from tests.models import write_classifier
 from tests.unit import packaged
 
 from ortune.core.errors import OrtuneError
-from ortune.load_testing.server import serving
+from ortune.serving.load_testing.server import serving
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_no_server_outlives_a_load_test_that_is_ended(classifier: tuple[Path, Pa
     running = subprocess.Popen([*command, "--seconds", "60"], stderr=subprocess.PIPE, text=True)
     below: list[psutil.Process] = []
     until = time.monotonic() + 60
-    while not {"serve", "ortune.load_testing.client"} <= _words(below):
+    while not {"serve", "ortune.serving.load_testing.client"} <= _words(below):
         assert time.monotonic() < until
         time.sleep(0.2)
         below = psutil.Process(running.pid).children(recursive=True)

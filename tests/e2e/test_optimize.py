@@ -20,9 +20,9 @@ import ortune as ot
 from ortune.core.errors import OrtuneError
 from ortune.core.event import Event, TrialDone
 from ortune.core.trial import Status, Verdict
-from ortune.experiment import measure
-from ortune.experiment.ledger import Ledger, locked
 from ortune.measurement.timing import stats
+from ortune.search.experiment import measure
+from ortune.search.experiment.ledger import Ledger, locked
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from tests import sweeps
 from tests.backend_cases import Case
 
 from ortune.core.step import Transform
-from ortune.model.io import file
-from ortune.model.io.check import check, signature
+from ortune.graph.io import file
+from ortune.graph.io.check import check, signature
 
 REFUSED = {"test_scan_sum"}
 """Opset 8 gave Scan a batch axis: there is no way up from there."""

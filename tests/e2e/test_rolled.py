@@ -14,9 +14,9 @@ from ortune.core.errors import BadData
 from ortune.data import split
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
+from ortune.graph.analysis.facts import facts
+from ortune.graph.io import file
 from ortune.measurement.rolled import Sequenced
-from ortune.model.analysis.facts import facts
-from ortune.model.io import file
 
 
 @dataclass(frozen=True)

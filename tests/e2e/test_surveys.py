@@ -18,14 +18,14 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan
 from ortune.data.stream import Stream
-from ortune.experiment import measure
-from ortune.experiment.build import build_all
-from ortune.experiment.context import Context
-from ortune.experiment.surveys import survey
 from ortune.measurement.job import MAIN
 from ortune.measurement.timing.turns import ready
-from ortune.regions.choice import mixed
-from ortune.regions.survey import Survey
+from ortune.search.experiment import measure
+from ortune.search.experiment.build import build_all
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.surveys import survey
+from ortune.search.mixed_precision.choice import mixed
+from ortune.search.mixed_precision.survey import Survey
 
 SIZE = 256
 

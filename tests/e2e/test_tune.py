@@ -13,10 +13,10 @@ from tests.gates import write as write_gates
 
 import ortune as ot
 from ortune.cli import main as cli
-from ortune.model.analysis.facts import facts
-from ortune.model.analysis.weight_values import denormal
-from ortune.model.io import file
-from ortune.samples import digit_cnn
+from ortune.data.zoo import digit_cnn
+from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.weight_values import denormal
+from ortune.graph.io import file
 
 DIGITS = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 TOY = """

@@ -16,10 +16,10 @@ from ortune.analysis.benchmark.bench import race
 from ortune.backends.cpu import Cpu
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.data import stream
+from ortune.data.zoo.digit_cnn import DigitCnn
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker
-from ortune.samples.digit_cnn import DigitCnn
-from ortune.workloads.throughput import Throughput
+from ortune.measurement.workloads.throughput import Throughput
 
 
 @pytest.fixture(scope="module")

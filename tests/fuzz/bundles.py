@@ -12,9 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from ortune.bundle.engine.load import load
 from ortune.bundle.read import read as read_bundle
 from ortune.core.errors import OrtuneError
-from ortune.engine.load import load
 from tests.fuzz import archives, mutate, wire
 from tests.fuzz.answers import answer
 from tests.fuzz.models import FIXTURES

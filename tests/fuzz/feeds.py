@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from ortune.analysis.benchmark import compare as saved_runs
-from ortune.calibration import ranges_file
 from ortune.core.facts import TensorSpec
 from ortune.data import feeds
 from ortune.data.stream import Stream
+from ortune.quantizers.calibration import ranges_file
 from tests.fuzz import archives, formats, mutate
 from tests.fuzz.models import FIXTURES
 from tests.fuzz.target import Broken, Case, Target

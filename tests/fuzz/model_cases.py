@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ortune.model.io.protobuf import delimited, varint
+from ortune.graph.io.protobuf import delimited, varint
 from tests.fuzz import mutate
 from tests.fuzz.target import Case
 

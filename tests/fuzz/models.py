@@ -14,8 +14,8 @@ from onnx import TensorProto
 
 from ortune.core.facts import TensorSpec
 from ortune.data import synthetic
-from ortune.model.graph import spec
-from ortune.model.io import file
+from ortune.graph.io import file
+from ortune.graph.ir import spec
 from tests import graphs
 from tests.fuzz import model_cases, mutate, wire
 from tests.fuzz.answers import answer

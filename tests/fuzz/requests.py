@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ortune.core.facts import TensorSpec
-from ortune.protocol import http_body, messages
-from ortune.protocol.check import check
-from ortune.protocol.inference import InferRequest, InferResponse, Output
+from ortune.serving.protocol import http_body, messages
+from ortune.serving.protocol.check import check
+from ortune.serving.protocol.inference import InferRequest, InferResponse, Output
 from tests.fuzz import mutate, wire
 from tests.fuzz.target import Broken, Case, Target
 

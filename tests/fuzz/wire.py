@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import onnx
 
-from ortune.model.io.protobuf import read_varint, varint
+from ortune.graph.io.protobuf import read_varint, varint
 from tests.fuzz import mutate
 
 Message: TypeAlias = "list[Field]"

@@ -12,7 +12,7 @@ import pytest
 from ortune.backends.cpu import Cpu
 from ortune.core.backend import Backend
 from ortune.core.session import Tensors
-from ortune.samples import digit_cnn
+from ortune.data.zoo import digit_cnn
 
 MODEL = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 

@@ -8,10 +8,10 @@ import pytest
 from tests.gpu.devices import MODEL, decibel, digits, on_cpu, share, skip_without
 from tests.unit import studies
 
+from ortune.backends.runtimes.onnxruntime.compiled import contexts
 from ortune.backends.tensorrt import Tensorrt
+from ortune.bundle.engine.load import load
 from ortune.bundle.pack import pack
-from ortune.engine.load import load
-from ortune.runtimes.onnxruntime.compiled import contexts
 
 pytestmark = skip_without(Tensorrt())
 

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from ortune.cli.main import main
-from ortune.samples import digit_cnn
+from ortune.data.zoo import digit_cnn
 
 MODEL = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 

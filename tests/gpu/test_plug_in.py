@@ -9,7 +9,7 @@ import pytest
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.plugin import PluginProvider
-from ortune.samples import digit_cnn
+from ortune.data.zoo import digit_cnn
 
 MODEL = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 FEEDS = {"image": np.random.default_rng(0).standard_normal((4, 1, 28, 28)).astype(np.float32)}

@@ -11,8 +11,8 @@ from tests.gpu.devices import MODEL, decibel, digits, on_cpu, skip_without
 from ortune.backends.tensorrt import Tensorrt
 from ortune.cli.main import main
 from ortune.core.errors import OrtuneError
-from ortune.model.io import file
-from ortune.model.lint import gpu
+from ortune.graph.io import file
+from ortune.graph.lint import gpu
 
 pytestmark = skip_without(Tensorrt())
 

@@ -9,11 +9,11 @@ import onnx
 import pytest
 from tests.gpu.devices import MODEL, decibel, digits, on_cpu, share, skip_without
 
+from ortune.backends.runtimes.onnxruntime import engine_cache
 from ortune.backends.tensorrt import Tensorrt
 from ortune.cli.main import main
 from ortune.core.errors import BackendMissing
 from ortune.core.session import DeviceTimed
-from ortune.runtimes.onnxruntime import engine_cache
 
 pytestmark = skip_without(Tensorrt())
 FIXED = """

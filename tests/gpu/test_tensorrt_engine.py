@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.runtimes.tensorrt import library
 from ortune.backends.tensorrt_engine import TensorrtEngine
+from ortune.bundle.engine.golden import snr_db
 from ortune.core.errors import BadData
 from ortune.core.session import DeviceTimed
-from ortune.engine.golden import snr_db
-from ortune.runtimes.tensorrt import library
-from ortune.samples import digit_cnn
+from ortune.data.zoo import digit_cnn
 
 MODEL = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 RANGES = ("image:1x1x28x28..8x1x28x28..4x1x28x28",)

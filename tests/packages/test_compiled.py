@@ -26,8 +26,8 @@ import sys
 from pathlib import Path
 import onnxruntime as ort
 from ortune.core.errors import BadModel
-from ortune.runtimes.onnxruntime import session
-from ortune.runtimes.onnxruntime.compiled import compile_model, contexts
+from ortune.backends.runtimes.onnxruntime import session
+from ortune.backends.runtimes.onnxruntime.compiled import compile_model, contexts
 source, out = map(Path, sys.argv[1:])
 def options():
     made = session.options(1, "all", verbose=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortune.samples import digit_cnn
+from ortune.data.zoo import digit_cnn
 from tests.packages.tools import ROOT
 
 pytestmark = [

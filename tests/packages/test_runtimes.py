@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import ortune as ot
+from ortune.analysis.recheck.recheck import Replayed
 from ortune.bundle.pack import pack
-from ortune.bundle.recheck.recheck import Replayed
 from ortune.core.trial import Interval
 from ortune.measurement.environments.check import check
 from ortune.measurement.environments.installed import add

@@ -13,9 +13,9 @@ import pytest
 from ortune.core.plugins import spelling
 from ortune.core.step import Quantizer, Recipe
 from ortune.data import feeds
-from ortune.model.graph import spec
-from ortune.model.io import file
-from ortune.recipe.build import build
+from ortune.graph.io import file
+from ortune.graph.ir import spec
+from ortune.search.recipe.build import build
 from tests.real.samples import sample, written
 
 PER_TENSOR = "int8-static(per_channel=false)"

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
-from ortune.model.io import file
+from ortune.graph.io import file
 from ortune.transforms.fuse_attention import FuseAttention
 from ortune.transforms.raise_opset import RaiseOpset
 from ortune.transforms.simplify import Simplify

@@ -8,10 +8,10 @@ import onnx
 import pytest
 
 from ortune.backends.cpu import Cpu
-from ortune.model.analysis.facts import facts
-from ortune.model.diff.compare import diff
-from ortune.model.io import file
-from ortune.recipe.space import clean
+from ortune.graph.analysis.facts import facts
+from ortune.graph.diff.compare import diff
+from ortune.graph.io import file
+from ortune.search.recipe.space import clean
 from tests.real.task import installed
 from tests.unit.model.diff.test_compare import disguised
 

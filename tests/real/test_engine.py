@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 import ortune as ot
+from ortune.bundle.engine.golden import snr_db
 from ortune.core.hardware.cpus import effective_cpus
-from ortune.engine.golden import snr_db
 from tests.real import engines
 from tests.real.engines import Arrays
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from ortune.core.step import Recipe
 from ortune.data import feeds
-from ortune.model.graph import spec
-from ortune.model.io import file
+from ortune.graph.io import file
+from ortune.graph.ir import spec
 from ortune.quantizers.fp16 import Fp16
-from ortune.recipe.build import build
+from ortune.search.recipe.build import build
 from tests.real.jobs import magika, ppocr_det
 from tests.real.task import installed
 from tests.true_half import rounded

@@ -15,11 +15,11 @@ from ortune.backends.cpu import Cpu
 from ortune.core.step import Recipe
 from ortune.core.study import Study
 from ortune.core.trial import Block, Burst, Interval, Pair, Plan
-from ortune.experiment.surveys import RegionJournal
-from ortune.regions.survey import Survey
 from ortune.reporting.html import report
 from ortune.reporting.python import profile as profile_page
 from ortune.reporting.python.sensitivity import draw
+from ortune.search.experiment.surveys import RegionJournal
+from ortune.search.mixed_precision.survey import Survey
 from tests.unit import studies, surveys
 from tests.unit.analysis.sensitivity.test_result import found
 from tests.unit.reporting.test_profile import ACTING, profile

@@ -11,11 +11,11 @@ import pytest
 
 from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
-from ortune.model.analysis.facts import facts
-from ortune.model.io import file
-from ortune.recipe.build import build
-from ortune.recipe.space import clean
-from ortune.regions.grouping import regions
+from ortune.graph.analysis.facts import facts
+from ortune.graph.io import file
+from ortune.search.mixed_precision.grouping import regions
+from ortune.search.recipe.build import build
+from ortune.search.recipe.space import clean
 
 
 def model(name: str, folder: Path, *, cleaned: bool) -> ir.Model:

@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
-from ortune.model.io import file
+from ortune.graph.io import file
 from ortune.transforms.simplify import Simplify
 from tests.real.task import installed
 

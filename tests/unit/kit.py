@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortune.model.graph import edit
+from ortune.graph.ir import edit
 from tests.unit.quantizing import model_of, normal
 
 CNN = """<ir_version: 8, opset_import: ["": 17]>

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from ortune.bundle.engine.manifest import Member
 from ortune.bundle.pack import pack
 from ortune.bundle.source import Source, unpacked
 from ortune.core.backend import Backend
-from ortune.engine.manifest import Member
 from tests.unit import studies
 
 

@@ -12,7 +12,7 @@ import onnxruntime as ort
 
 from ortune.core.observer import Probe, Range
 from ortune.core.step import Quantizer
-from ortune.quantization.block_grid import BlockSteps, Packed, Spec, unpack
+from ortune.quantizers.common.block_grid import BlockSteps, Packed, Spec, unpack
 
 Arrays = Mapping[str, np.ndarray]
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'

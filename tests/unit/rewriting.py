@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from onnx import parser
 
 from ortune.core.step import Transform
-from ortune.model.graph.edit import take_notes
-from ortune.model.io import file
-from ortune.model.io.check import check, signature
+from ortune.graph.io import file
+from ortune.graph.io.check import check, signature
+from ortune.graph.ir.edit import take_notes
 
 Arrays = Mapping[str, NDArray]
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'

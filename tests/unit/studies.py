@@ -30,10 +30,10 @@ from ortune.core.trial import (
     Verdict,
 )
 from ortune.data import stream
+from ortune.graph.io import file
 from ortune.measurement.machine.machine import machine, versions
+from ortune.measurement.workloads.latency import Latency
 from ortune.metrics.cosine import Cosine
-from ortune.model.io import file
-from ortune.workloads.latency import Latency
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]>
 g (float[N,4] x) => (float[N,4] y) <float[4] w = {1,2,3,4}> {
@@ -92,7 +92,7 @@ def write_model(path: Path, text: str) -> Path:
 
 
 def write_golden(made: Study, trial: Trial, model: Path, name: str = "") -> None:
-    from ortune.experiment import golden
+    from ortune.search.experiment import golden
 
     root = Path(made.root)
     samples = [{"x": np.full((2, 4), value, np.float32)} for value in (-1.5, 2.5)]

@@ -10,10 +10,10 @@ from ortune.backends.cpu import Cpu
 from ortune.core.step import Edit, Recipe
 from ortune.core.study import Contribution, Ending, Header, Study
 from ortune.core.trial import Interval, Plan, Status, Trial, Untried, Verdict
-from ortune.quantization.node_filter import literally
+from ortune.quantizers.common.node_filter import literally
 from ortune.quantizers.int8_static import Int8Static
 from ortune.quantizers.int8_weights import Int8Weights
-from ortune.regions.survey import RegionCost, Survey
+from ortune.search.mixed_precision.survey import RegionCost, Survey
 from tests.unit import studies
 
 _W = ", ".join(map(str, range(16)))

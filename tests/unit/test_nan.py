@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from ortune.bundle.engine.golden import snr_db
 from ortune.core.budget import Budget
 from ortune.core.step import Transform
 from ortune.core.trial import Verdict
-from ortune.engine.golden import snr_db
 from ortune.measurement.accuracy import judge
 from tests.unit import quantizing
 from tests.unit.rewriting import model_of, transformed

@@ -53,11 +53,25 @@ def first_lines(tree: Tree) -> Iterator[tuple[str, str]]:
 
 def machinery(tree: Tree) -> Iterator[tuple[str, str]]:
     """Private modules in folders that list plugins or verbs."""
-    folders = (*tree.limits.plugin_folders, *tree.limits.listings)
+    folders = {*tree.limits.plugin_folders, *tree.limits.listings}
     for name in tree.modules:
-        _, *below = name.split(".")
-        if below[:1] and below[0] in folders and below[-1].startswith("_"):
-            yield name, "a private module: what they share stands in another package"
+        folder, _, module = name.partition(".")[2].rpartition(".")
+        if folder in folders and module.startswith("_"):
+            yield name, "a private module: what they share stands in a sub-package"
+
+
+def importing_plugins(tree: Tree) -> Iterator[tuple[str, str]]:
+    """Plugins that import a plugin of their own folder."""
+    for folder in tree.limits.independent:
+        home = f"{tree.root.name}.{folder}"
+        plugins = {
+            name
+            for name, module in tree.modules.items()
+            if name.rpartition(".")[0] == home and not module.is_package
+        }
+        for name in sorted(plugins):
+            for target in sorted(tree.graph[name] & plugins):
+                yield name, f"imports {target}: a plugin is found by its role"
 
 
 def same_names(tree: Tree) -> Iterator[tuple[str, str]]:
@@ -156,6 +170,7 @@ RULES: Mapping[str, Rule] = {
     "long function": long_functions,
     "first line": first_lines,
     "no plugin": machinery,
+    "plugin imports plugin": importing_plugins,
     "same name": same_names,
     "import circle": circles,
     "upward import": upward,

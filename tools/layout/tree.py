@@ -22,6 +22,7 @@ class Limits:
         first_line: Characters of the first line of a module's docstring.
         plugin_folders: Packages that list plugins, without private modules.
         listings: Other packages of which the same holds.
+        independent: Plugin folders whose plugins find each other by role, never by import.
         same_name: Public classes that two modules may define -> why.
     """
 
@@ -29,18 +30,19 @@ class Limits:
     function: int = 80
     first_line: int = 90
     plugin_folders: tuple[str, ...] = (
-        "augmentations",
         "backends",
+        "data.augmentations",
+        "data.zoo",
+        "measurement.workloads",
         "metrics",
-        "observers",
         "quantizers",
-        "samples",
-        "sections",
+        "quantizers.observers",
+        "reporting.sections",
         "targets",
         "transforms",
-        "workloads",
     )
     listings: tuple[str, ...] = ("cli",)
+    independent: tuple[str, ...] = ("quantizers", "quantizers.observers")
     same_name: Mapping[str, str] = field(
         default_factory=lambda: {
             "Target": "a backend of a search, and where a package goes",

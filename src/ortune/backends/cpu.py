@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+from ortune.backends.runtimes.onnxruntime import checks, keys, session
+from ortune.backends.runtimes.onnxruntime import custom_ops as op_libraries
+from ortune.backends.runtimes.onnxruntime import trace as ort_record
 from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
@@ -16,9 +19,6 @@ from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import THREADS, Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
-from ortune.runtimes.onnxruntime import checks, keys, session
-from ortune.runtimes.onnxruntime import custom_ops as op_libraries
-from ortune.runtimes.onnxruntime import trace as ort_record
 
 _KEYS: Mapping[str, tuple[str, str]] = {
     "session.intra_op.allow_spinning": ("spin", "0"),

@@ -8,6 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
+from ortune.backends.runtimes.onnxruntime import (
+    checks,
+    device_session,
+    session,
+)
+from ortune.backends.runtimes.onnxruntime import custom_ops as op_libraries
+from ortune.backends.runtimes.onnxruntime import trace as ort_record
+from ortune.backends.runtimes.onnxruntime.providers import probe
 from ortune.core.backend import Backend, GraphLevel, Kind, graph_level
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.facts import Facts
@@ -15,14 +23,6 @@ from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
-from ortune.runtimes.onnxruntime import (
-    checks,
-    device_session,
-    session,
-)
-from ortune.runtimes.onnxruntime import custom_ops as op_libraries
-from ortune.runtimes.onnxruntime import trace as ort_record
-from ortune.runtimes.onnxruntime.providers import probe
 
 _GRAPH = "enable_cuda_graph"
 _ARENA = {"power-of-two": "kNextPowerOfTwo", "as-requested": "kSameAsRequested"}

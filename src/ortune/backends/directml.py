@@ -12,12 +12,12 @@ from typing import Annotated, Any, ClassVar, Self
 
 from numpy.typing import NDArray
 
+from ortune.backends.runtimes.onnxruntime import checks, session
 from ortune.core.backend import Backend, GraphLevel, Kind, graph_level
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.facts import Facts
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Session, Tensors
-from ortune.runtimes.onnxruntime import checks, session
 
 ELSEWHERE = "DirectML is a part of Windows; use --on cpu, or cuda, here"
 

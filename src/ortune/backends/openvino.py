@@ -10,6 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
+from ortune.backends.runtimes.onnxruntime import checks, keys
+from ortune.backends.runtimes.onnxruntime.providers import plug_in
+from ortune.backends.runtimes.openvino import native, plugin
 from ortune.core.backend import Backend, Kind, unverified_reason
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BadSettings
@@ -20,9 +23,6 @@ from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import THREADS
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
-from ortune.runtimes.onnxruntime import checks, keys
-from ortune.runtimes.onnxruntime.providers import plug_in
-from ortune.runtimes.openvino import native, plugin
 
 _STAYS: Mapping[str, str] = {"ENABLE_STARTUP_FALLBACK": "NO", "ENABLE_RUNTIME_FALLBACK": "NO"}
 """AUTO else computes on the CPU until its device has compiled, and goes on there if that fails."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
+from ortune.backends.runtimes.onnxruntime import checks
+from ortune.backends.runtimes.onnxruntime import session as ort
+from ortune.backends.runtimes.onnxruntime import trace as ort_record
+from ortune.backends.runtimes.onnxruntime.providers import plug_in
 from ortune.core.backend import Backend, Kind
 from ortune.core.capabilities import State
 from ortune.core.plugins import stored
 from ortune.core.session import Recording, Session
-from ortune.runtimes.onnxruntime import checks
-from ortune.runtimes.onnxruntime import session as ort
-from ortune.runtimes.onnxruntime import trace as ort_record
-from ortune.runtimes.onnxruntime.providers import plug_in
 
 _OWN = ("onnxruntime-ep-openvino",)
 """Plug-ins that have a backend of their own."""

@@ -17,12 +17,12 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.backends.runtimes.onnxruntime import session as sessions
 from ortune.core.backend import Backend
 from ortune.core.hardware import saturation
 from ortune.core.plugins import stored
 from ortune.core.session import InProcess, Session, Tensors
-from ortune.model.shapes.windows import windows
-from ortune.runtimes.onnxruntime import session as sessions
+from ortune.graph.shapes.windows import windows
 
 Array: TypeAlias = NDArray[Any]
 _DOMAINS = ("", "ai.onnx", "com.microsoft")

@@ -10,6 +10,17 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
+from ortune.backends.runtimes.onnxruntime import (
+    checks,
+    compiled,
+    device_session,
+    engine_cache,
+    session,
+)
+from ortune.backends.runtimes.onnxruntime import trace as ort_record
+from ortune.backends.runtimes.onnxruntime.engine_cache import EngineKey
+from ortune.backends.runtimes.onnxruntime.providers import probe
+from ortune.backends.runtimes.tensorrt import profiles
 from ortune.core.backend import Backend, Kind
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.errors import BadSettings
@@ -20,18 +31,7 @@ from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Recording, Session
 from ortune.core.workload import Workload
-from ortune.model.io.protobuf import identity
-from ortune.runtimes.onnxruntime import (
-    checks,
-    compiled,
-    device_session,
-    engine_cache,
-    session,
-)
-from ortune.runtimes.onnxruntime import trace as ort_record
-from ortune.runtimes.onnxruntime.engine_cache import EngineKey
-from ortune.runtimes.onnxruntime.providers import probe
-from ortune.runtimes.tensorrt import profiles
+from ortune.graph.io.protobuf import identity
 
 _GRAPH = "trt_cuda_graph_enable"
 _OWN: Mapping[str, str] = {

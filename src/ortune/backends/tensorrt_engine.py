@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from ortune.backends.runtimes.tensorrt import build, library, profiles, run
+from ortune.backends.runtimes.tensorrt.build import BuildOptions
 from ortune.core.backend import Backend, Kind
 from ortune.core.capabilities import State
 from ortune.core.outputs import caches
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.session import Session
-from ortune.runtimes.tensorrt import build, library, profiles, run
-from ortune.runtimes.tensorrt.build import BuildOptions
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from ortune.backends.runtimes.torch import session as native
 from ortune.core.backend import Backend
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import stored
 from ortune.core.session import Session
-from ortune.runtimes.torch import session as native
 
 
 @dataclass(frozen=True)

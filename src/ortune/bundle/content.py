@@ -10,21 +10,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ortune.core import preprocess
-from ortune.core.backend import Backend
-from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError
-from ortune.core.plugins import codec, stored
-from ortune.core.plugins.plugin import parts as plugin_parts
-from ortune.core.plugins.user_function import is_path
-from ortune.core.study import Study
-from ortune.core.trial import Plan, Trial
-from ortune.core.version import __version__, commit
-from ortune.data.stream import Stream
-from ortune.engine.archive import safe
-from ortune.engine.consent import factories, is_code
-from ortune.engine.golden import TOLERANCE_DB, snr_db
-from ortune.engine.inputs import read_pictures
-from ortune.engine.manifest import (
+from ortune.backends.runtimes.onnxruntime.compiled import Compiling
+from ortune.bundle.engine.archive import safe
+from ortune.bundle.engine.consent import factories, is_code
+from ortune.bundle.engine.golden import TOLERANCE_DB, snr_db
+from ortune.bundle.engine.inputs import read_pictures
+from ortune.bundle.engine.manifest import (
     COMPILED,
     EVIDENCE,
     FORMAT,
@@ -39,16 +30,25 @@ from ortune.engine.manifest import (
     Signature,
     own,
 )
-from ortune.engine.plans import HOME, CompiledPlan
-from ortune.experiment import golden as samples
-from ortune.experiment.keys import model_digest
+from ortune.bundle.engine.plans import HOME, CompiledPlan
+from ortune.core import preprocess
+from ortune.core.backend import Backend
+from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError
+from ortune.core.plugins import codec, stored
+from ortune.core.plugins.plugin import parts as plugin_parts
+from ortune.core.plugins.user_function import is_path
+from ortune.core.study import Study
+from ortune.core.trial import Plan, Trial
+from ortune.core.version import __version__, commit
+from ortune.data.stream import Stream
+from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.saturation import saturable
+from ortune.graph.io import file
+from ortune.graph.io.write import SOURCES
+from ortune.graph.ir import spec
 from ortune.measurement.process import Worker, WorkerFailed, keep_outputs, lone
-from ortune.model.analysis.facts import facts
-from ortune.model.analysis.saturation import saturable
-from ortune.model.graph import spec
-from ortune.model.io import file
-from ortune.model.io.write import SOURCES
-from ortune.runtimes.onnxruntime.compiled import Compiling
+from ortune.search.experiment import golden as samples
+from ortune.search.experiment.keys import model_digest
 
 
 @dataclass(frozen=True)

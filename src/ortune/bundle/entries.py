@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import IO
 
-from ortune.engine.manifest import Member
+from ortune.bundle.engine.manifest import Member
 
 _CHUNK = 1 << 20
 _DATE = (1980, 1, 1, 0, 0, 0)

@@ -12,6 +12,10 @@ from tempfile import TemporaryDirectory
 
 from ortune.bundle import entries
 from ortune.bundle.content import Content, Precompiled, content, extras, precompiled
+from ortune.bundle.engine import archive
+from ortune.bundle.engine.consent import factories
+from ortune.bundle.engine.manifest import EVIDENCE, LICENCE, MANIFEST, MOST_PLANS, SBOM
+from ortune.bundle.engine.signing import signature_of, signer
 from ortune.bundle.package import package
 from ortune.bundle.read import evidence
 from ortune.bundle.sbom import sbom
@@ -24,11 +28,7 @@ from ortune.core.outputs import free
 from ortune.core.plugins import codec, stored
 from ortune.core.study import Study
 from ortune.core.trial import Status, Trial
-from ortune.engine import archive
-from ortune.engine.consent import factories
-from ortune.engine.manifest import EVIDENCE, LICENCE, MANIFEST, MOST_PLANS, SBOM
-from ortune.engine.signing import signature_of, signer
-from ortune.experiment.ledger import read_study
+from ortune.search.experiment.ledger import read_study
 
 _ANOTHER = "pack another trial"
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ortune.bundle.engine.golden import TOLERANCE_DB
+from ortune.bundle.engine.manifest import PackedPlan
 from ortune.bundle.source import Source, unpacked
 from ortune.bundle.target import Replay, Target
 from ortune.core.atomic_write import atomic, reported
 from ortune.core.errors import BackendMissing, BadModel, OrtuneError, UnknownPlugin
 from ortune.core.plugins import codec, spelling
-from ortune.engine.golden import TOLERANCE_DB
-from ortune.engine.manifest import PackedPlan
 
 CONTENTS = "package.json"
 """What a package says of itself; only a folder that has it is ever replaced."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ortune.bundle.engine import archive, consent
+from ortune.bundle.engine.manifest import EVIDENCE, Manifest, PackedPlan
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings, OrtuneError, UnknownPlugin
 from ortune.core.facts import Facts
@@ -14,9 +16,7 @@ from ortune.core.plugins import codec, stored
 from ortune.core.step import Recipe
 from ortune.core.study import Job, Study
 from ortune.core.trial import Trial
-from ortune.engine import archive, consent
-from ortune.engine.manifest import EVIDENCE, Manifest, PackedPlan
-from ortune.experiment.ledger import unimported
+from ortune.search.experiment.ledger import unimported
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from ortune.engine.manifest import LIBRARIES, Manifest, Member
+from ortune.bundle.engine.manifest import LIBRARIES, Manifest, Member
 
 _SCHEMA = "http://cyclonedx.org/schema/bom-1.6.schema.json"
 _BUNDLE = "bundle"

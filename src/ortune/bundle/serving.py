@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ortune.bundle import entries
+from ortune.bundle.engine import archive
+from ortune.bundle.engine.instances import Serving
+from ortune.bundle.engine.manifest import FORMAT, MANIFEST, SBOM, SERVING, Manifest, Member
 from ortune.bundle.sbom import extended
 from ortune.core.atomic_write import replacing
 from ortune.core.errors import BadModel
 from ortune.core.plugins import codec, stored
-from ortune.engine import archive
-from ortune.engine.instances import Serving
-from ortune.engine.manifest import FORMAT, MANIFEST, SBOM, SERVING, Manifest, Member
 
 
 def with_serving(

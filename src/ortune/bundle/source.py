@@ -10,14 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ortune.bundle.engine import archive, consent
+from ortune.bundle.engine.external import demand_inside
+from ortune.bundle.engine.manifest import Manifest, PackedPlan
 from ortune.core.backend import Backend
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins import codec, stored
 from ortune.core.session import Tensors
 from ortune.data.stream import Stream
-from ortune.engine import archive, consent
-from ortune.engine.external import demand_inside
-from ortune.engine.manifest import Manifest, PackedPlan
 
 _LONGEST = 64
 _WORD = re.compile(r"[^A-Za-z0-9_]+")

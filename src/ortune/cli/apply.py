@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ortune.analysis.conversion.requests import Apply
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import answer, say, size, table
-from ortune.conversion.requests import Apply
 
 if TYPE_CHECKING:
-    from ortune.conversion.apply import Applied
+    from ortune.analysis.conversion.apply import Applied
 
 
 @verb(Apply)
 def command(asked: Apply) -> int:
     """Show what each step did; exit code 1 when one was rolled back."""
+    from ortune.analysis.conversion.apply import run
     from ortune.cli.terminal import progress
-    from ortune.conversion.apply import run
 
     with progress.held(asked.sink, verbose=verbose()) as sink:
         found = run(replace(asked, sink=sink))

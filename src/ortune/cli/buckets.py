@@ -10,7 +10,7 @@ from ortune.cli.terminal.output import answer, say, table
 from ortune.core import wording
 
 if TYPE_CHECKING:
-    from ortune.analysis.padding.buckets import Buckets
+    from ortune.search.padding import Buckets
 
 
 @verb(BucketsRequest)

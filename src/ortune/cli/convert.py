@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ortune.analysis.conversion.requests import Convert
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import answer, size, table
-from ortune.conversion.requests import Convert
 from ortune.core import wording
 
 if TYPE_CHECKING:
-    from ortune.conversion.convert import Converted
+    from ortune.analysis.conversion.convert import Converted
 
 
 @verb(Convert)
 def command(asked: Convert) -> None:
     """Show sizes, scores and, where it was timed, the latency."""
+    from ortune.analysis.conversion.convert import run
     from ortune.cli.terminal import progress
-    from ortune.conversion.convert import run
 
     with progress.held(asked.sink, verbose=verbose()) as sink:
         found = run(replace(asked, sink=sink))

@@ -59,7 +59,7 @@ class _Asked(WorkerRequest):
 
     def keeps(self, made: Path) -> bool:
         """A demo whose run has a trial stays."""
-        from ortune.experiment.ledger import begun
+        from ortune.search.experiment.ledger import begun
 
         return begun(made / "run")
 

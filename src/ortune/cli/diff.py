@@ -13,7 +13,7 @@ from ortune.cli.terminal.output import answer, say, size, table
 from ortune.core import wording
 
 if TYPE_CHECKING:
-    from ortune.model.diff.result import Diff, Drawn, Group, Weight
+    from ortune.graph.diff.result import Diff, Drawn, Group, Weight
 
 _SHOWN = 20
 _ASIDE = ("a constant", "arithmetic of shapes", "nothing depends on it")
@@ -33,7 +33,7 @@ _WORDS = {
 def command(asked: DiffRequest) -> int:
     """Show the differences; exit code 1 when there are some."""
     from ortune.analysis.inspection.inspect import run_diff as run
-    from ortune.model.io import file
+    from ortune.graph.io import file
 
     found = run(asked)
     digests = file.digest(asked.a), file.digest(asked.b)

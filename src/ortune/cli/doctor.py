@@ -152,7 +152,7 @@ def _probe(backend: Backend, folder: Path, verbose: bool) -> TriedHere:
     offered = capabilities(backend)
     if offered.missing:
         return TriedHere(name, offered.state, offered.missing, backend.unverified)
-    with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
+    with as_file(files("ortune.data.zoo") / "digit_cnn.onnx") as model:
         folder.mkdir()
         job = WorkerJob({MAIN: model.absolute()}, backend, {}, folder, verbose=verbose)
         try:

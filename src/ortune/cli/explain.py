@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ortune.analysis.explanation.requests import Explain
 from ortune.cli.terminal.command import verb, verbose
 from ortune.cli.terminal.output import answer, show
+from ortune.reporting.explanation.requests import Explain
 
 if TYPE_CHECKING:
-    from ortune.analysis.explanation.explain import Explanation
+    from ortune.reporting.explanation.explain import Explanation
 
 
 @verb(Explain)
 def command(asked: Explain) -> None:
     """Show what was asked."""
-    from ortune.analysis.explanation.explain import run
+    from ortune.reporting.explanation.explain import run
     from ortune.reporting.precision.explained import parts
     from ortune.reporting.terminal import printed
 

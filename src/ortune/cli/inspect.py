@@ -16,7 +16,7 @@ from ortune.core.request import request
 if TYPE_CHECKING:
     from ortune.analysis.inspection.inspect import Inspection, Placed
     from ortune.core.facts import Facts, TensorSpec
-    from ortune.model.lint.rules import Finding
+    from ortune.graph.lint.rules import Finding
 
 _OPS = 14
 _IO = 6

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ortune.cli.main import DONE, NO
 from ortune.cli.terminal.command import verb
 from ortune.cli.terminal.output import answer, figure, megabytes, milliseconds, say, show, table
-from ortune.load_testing.requests import LoadTest
+from ortune.serving.load_testing.requests import LoadTest
 
 if TYPE_CHECKING:
-    from ortune.load_testing.goal import GoalResult
-    from ortune.load_testing.loadtest import LoadTestResult
+    from ortune.serving.load_testing.goal import GoalResult
+    from ortune.serving.load_testing.loadtest import LoadTestResult
 
 Row: TypeAlias = Mapping[str, Any]
 _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
@@ -35,8 +35,8 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
 @verb(LoadTest)
 def command(asked: LoadTest) -> int:
     """Show a row a level; exit code 1 where the limit is not kept or answers are not right."""
-    from ortune.load_testing.goal import GoalResult
-    from ortune.load_testing.loadtest import run
+    from ortune.serving.load_testing.goal import GoalResult
+    from ortune.serving.load_testing.loadtest import run
 
     found = run(asked)
     if isinstance(found, GoalResult):

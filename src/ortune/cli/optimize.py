@@ -16,7 +16,7 @@ from ortune.search.request import Optimize
 if TYPE_CHECKING:
     from ortune.core.study import Study
     from ortune.core.trial import Trial
-    from ortune.sections.batches import BatchRow
+    from ortune.search.batch_rows import BatchRow
 
 
 @request
@@ -57,7 +57,7 @@ def missed(study: Study, target_speedup: float | None) -> str:
 
 def summary(study: Study, page: Path) -> dict[str, object]:
     """Return what scripts ask for first, then the whole study."""
-    from ortune.sections.batches import rows
+    from ortune.search.batch_rows import rows
 
     best = study.best
     return {

@@ -67,9 +67,9 @@ class _Asked(Request):
 @verb(_Asked)
 def command(asked: _Asked) -> int:
     """Say what is in the bundle."""
+    from ortune.bundle.engine import archive
     from ortune.bundle.pack import pack
-    from ortune.engine import archive
-    from ortune.experiment.ledger import read_study
+    from ortune.search.experiment.ledger import read_study
 
     if asked.target is not None:
         return _package(asked, asked.target)

@@ -35,8 +35,8 @@ class _Asked(Request):
 @verb(_Asked)
 def command(asked: _Asked) -> None:
     """Say where the report is."""
-    from ortune.experiment.ledger import read_study
     from ortune.reporting.html import report
+    from ortune.search.experiment.ledger import read_study
 
     run, study = Path(asked.run), read_study(Path(asked.run))
     path = report(study, asked.out or run / "report.html", asked.force or asked.out is None)

@@ -29,9 +29,9 @@ from ortune.core.request import request
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ortune.bundle.engine.engine import Engine
     from ortune.core.backend import Backend
     from ortune.data.stream import Stream
-    from ortune.engine.engine import Engine
 
 _FOR_P90 = 20
 """Fewer samples say nothing about the slowest tenth."""
@@ -72,8 +72,8 @@ def command(asked: _Asked) -> None:
     """Show times and outputs."""
     import tempfile
 
+    from ortune.bundle.engine.load import load
     from ortune.data.stream import Stream
-    from ortune.engine.load import load
 
     path, out = Path(asked.path), None if asked.out is None else Path(asked.out)
     if out is not None and out.suffix == ".npz":

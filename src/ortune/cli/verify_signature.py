@@ -32,7 +32,7 @@ class _Asked(Request):
 @verb(_Asked)
 def command(asked: _Asked) -> None:
     """Say by whom it is signed."""
-    from ortune.engine.signing import signature_of, verify_signature
+    from ortune.bundle.engine.signing import signature_of, verify_signature
 
     verify_signature(asked.bundle, asked.key)
     result = {

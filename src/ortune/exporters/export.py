@@ -21,6 +21,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.runtimes.torch.export import Interface, exporters
+from ortune.backends.runtimes.torch.module import SCRIPTS, ModuleSource
 from ortune.core import wording
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
 from ortune.core.event import Progress
@@ -33,11 +35,9 @@ from ortune.core.result import Result
 from ortune.core.session import Tensors
 from ortune.data import stream, synthetic
 from ortune.exporters.request import Axes, Export
+from ortune.graph.io import file
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, keep_outputs, worker_folder
-from ortune.model.io import file
-from ortune.runtimes.torch.export import Interface, exporters
-from ortune.runtimes.torch.module import SCRIPTS, ModuleSource
 
 FLOAT32, SHORT = 1e-4, 1e-2
 """Largest error of float32 and of 16-bit outputs, as a share of an output's largest value:

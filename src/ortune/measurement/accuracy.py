@@ -24,8 +24,8 @@ from ortune.core.metric import Kind, Metric
 from ortune.core.trial import Score, Verdict
 from ortune.core.wording import count
 from ortune.measurement.evidence import Paired, estimate, numbered, weigh
-from ortune.scoring.fidelity import SHARE, Fidelity
-from ortune.statistics import betting, binomial, paired
+from ortune.measurement.statistics import betting, binomial, paired
+from ortune.metrics.common.fidelity import SHARE, Fidelity
 
 ERROR = 0.05
 """The chance, at most, that what is outside the budget is called proved."""

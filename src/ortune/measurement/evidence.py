@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ortune.core.budget import Budget
 from ortune.core.errors import BadData
 from ortune.core.metric import Kind, Metric
-from ortune.statistics import betting, binomial, bootstrap, paired
+from ortune.measurement.statistics import betting, binomial, bootstrap, paired
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE
 from ortune.core.workload import Workload
-from ortune.workloads.latency import Latency
+from ortune.measurement.workloads.latency import Latency
 
 MAIN = ""
 """Name of the only model where a job has one."""

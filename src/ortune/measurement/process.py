@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, Self
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.runtimes.onnxruntime import messages
 from ortune.core.backend import Backend
 from ortune.core.capabilities import HERE, Capabilities
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, gist, visible
@@ -35,8 +36,7 @@ from ortune.data.stream import Stream
 from ortune.measurement.allowance import allowance
 from ortune.measurement.environment import interpreter, variables
 from ortune.measurement.job import MAIN, Failure, WorkerJob
-from ortune.runtimes.onnxruntime import messages
-from ortune.workloads.latency import Latency
+from ortune.measurement.workloads.latency import Latency
 
 _LISTENING_S = 5.0
 _LONGEST_BUILD_S = 3600.0

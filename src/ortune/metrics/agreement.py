@@ -10,9 +10,9 @@ import numpy as np
 from ortune.core.errors import BadData
 from ortune.core.metric import Kind
 from ortune.core.session import Tensors
-from ortune.scoring import outputs
-from ortune.scoring.fidelity import Fidelity
-from ortune.scoring.outputs import Floats
+from ortune.metrics.common import outputs
+from ortune.metrics.common.fidelity import Fidelity
+from ortune.metrics.common.outputs import Floats
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ortune.core.session import Tensors
-from ortune.scoring import outputs
-from ortune.scoring.fidelity import Fidelity
+from ortune.metrics.common import outputs
+from ortune.metrics.common.fidelity import Fidelity
 
 
 @dataclass(frozen=True)

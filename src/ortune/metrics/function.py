@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadData, BadSettings
 from ortune.core.plugins import user_function
 from ortune.core.session import Tensors
-from ortune.scoring.outputs import broken
-from ortune.scoring.user_metric import UserMetric
+from ortune.metrics.common.outputs import broken
+from ortune.metrics.common.user_metric import UserMetric
 
 
 @dataclass(frozen=True)

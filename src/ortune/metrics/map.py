@@ -13,8 +13,8 @@ from ortune.core.metric import Metric
 from ortune.core.plugins import bounds, stored, user_function
 from ortune.core.session import Tensors
 from ortune.core.wording import count
-from ortune.scoring import detection
-from ortune.scoring.detection import Boxes, Floats, Format
+from ortune.metrics.common import detection
+from ortune.metrics.common.detection import Boxes, Floats, Format
 
 _BROKEN = [float("nan")]
 

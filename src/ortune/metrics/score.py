@@ -7,7 +7,7 @@ from typing import Any
 
 from ortune.core.errors import BadData
 from ortune.core.session import Tensors
-from ortune.scoring.user_metric import UserMetric
+from ortune.metrics.common.user_metric import UserMetric
 
 
 @dataclass(frozen=True)

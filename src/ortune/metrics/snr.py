@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ortune.core.session import Tensors
-from ortune.scoring import outputs
-from ortune.scoring.fidelity import Fidelity
-from ortune.scoring.outputs import Floats
+from ortune.metrics.common import outputs
+from ortune.metrics.common.fidelity import Fidelity
+from ortune.metrics.common.outputs import Floats
 
 _CAP = 200.0
 """dB: beyond what float64 can tell apart."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ortune.core.session import Tensors
-from ortune.scoring import top_k
-from ortune.scoring.top_k import TopK
+from ortune.metrics.common import top_k
+from ortune.metrics.common.top_k import TopK
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Moments, Probe, Ranges
 from ortune.core.plugins.bounds import Bounds
+from ortune.core.roles import Role
 from ortune.core.wording import count
-from ortune.model.graph import edit
-from ortune.quantization.layers import Layer
-from ortune.quantization.roles import Role
-from ortune.quantization.rounding.coordinate_descent import descend
-from ortune.quantization.rounding.matrices import biased, moments, put_weight, shift, watch
-from ortune.quantization.rounding.targets import Preparation, Rounding, roundings
+from ortune.graph.ir import edit
+from ortune.quantizers.common.layers import Layer
+from ortune.quantizers.common.rounding.coordinate_descent import descend
+from ortune.quantizers.common.rounding.matrices import biased, moments, put_weight, shift, watch
+from ortune.quantizers.common.rounding.targets import Preparation, Rounding, roundings
 
 _INSIDE = np.float32(1 - 2.0**-22)
 """Keeps what is stored as the largest integer from exceeding the value that set the step."""

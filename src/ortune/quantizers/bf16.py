@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from ortune.core.observer import Ranges
 from ortune.core.plugins.bounds import Bounds
-from ortune.model.graph import edit
-from ortune.quantization.float16.format import BFLOAT16, Format
-from ortune.quantization.float16.narrow import Sixteen
+from ortune.graph.ir import edit
+from ortune.quantizers.common.float16.format import BFLOAT16, Format
+from ortune.quantizers.common.float16.narrow import Sixteen
 
 
 @dataclass(frozen=True)

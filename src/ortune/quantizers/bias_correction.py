@@ -11,12 +11,12 @@ import onnx_ir as ir
 
 from ortune.core.errors import Refused
 from ortune.core.observer import Probe, Ranges
+from ortune.core.roles import Role
 from ortune.core.wording import count
-from ortune.model.graph import edit
-from ortune.quantization.layers import Layer
-from ortune.quantization.roles import Role
-from ortune.quantization.rounding.matrices import biased, moments, shift, watch
-from ortune.quantization.rounding.targets import Preparation, Rounding, roundings
+from ortune.graph.ir import edit
+from ortune.quantizers.common.layers import Layer
+from ortune.quantizers.common.rounding.matrices import biased, moments, shift, watch
+from ortune.quantizers.common.rounding.targets import Preparation, Rounding, roundings
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Probe, Ranges
 from ortune.core.plugins.bounds import SHARE, Bounds
+from ortune.core.roles import Role
 from ortune.core.wording import count
-from ortune.model.graph import edit
-from ortune.quantization.roles import Role
-from ortune.quantization.rounding.matrices import moments, put_weight, shift, watch
-from ortune.quantization.rounding.targets import Preparation, Rounding, roundings
+from ortune.graph.ir import edit
+from ortune.quantizers.common.rounding.matrices import moments, put_weight, shift, watch
+from ortune.quantizers.common.rounding.targets import Preparation, Rounding, roundings
 
 
 @dataclass(frozen=True)

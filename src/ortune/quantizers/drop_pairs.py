@@ -14,9 +14,9 @@ from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
-from ortune.model.graph import edit, qdq
-from ortune.quantization.qdq.dequantize import drop_pair, pairs
-from ortune.quantization.qdq.runtime_rules import MOVING
+from ortune.graph.ir import edit, qdq
+from ortune.quantizers.common.qdq.dequantize import drop_pair, pairs
+from ortune.quantizers.common.qdq.runtime_rules import MOVING
 
 LAYERS = ("Conv", "MatMul", "Gemm")
 AROUND = (

@@ -15,8 +15,8 @@ from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
-from ortune.model.graph import edit
-from ortune.quantization.qdq.dequantize import FloatLayers
+from ortune.graph.ir import edit
+from ortune.quantizers.common.qdq.dequantize import FloatLayers
 
 _INTEGER = {"Conv": "ConvInteger", "MatMul": "MatMulInteger"}
 

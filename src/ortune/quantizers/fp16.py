@@ -9,10 +9,10 @@ from typing import ClassVar, Literal
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
+from ortune.core.roles import Role, find
 from ortune.core.step import Quantizer
-from ortune.quantization.float16.format import FLOAT16, Format
-from ortune.quantization.float16.narrow import PAIR_OPSET, Sixteen
-from ortune.quantization.roles import Role, find
+from ortune.quantizers.common.float16.format import FLOAT16, Format
+from ortune.quantizers.common.float16.narrow import PAIR_OPSET, Sixteen
 
 
 @dataclass(frozen=True)

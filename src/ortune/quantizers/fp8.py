@@ -20,10 +20,10 @@ from ortune.core.facts import Facts
 from ortune.core.observer import Observer, Probe, Range, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
-from ortune.model.graph import edit
-from ortune.quantization.layers import Layer, layers
-from ortune.quantization.node_filter import wanted
-from ortune.quantization.nodes import constants, dequantized, discard_back
+from ortune.graph.ir import edit
+from ortune.quantizers.common.layers import Layer, layers
+from ortune.quantizers.common.node_filter import wanted
+from ortune.quantizers.common.nodes import constants, dequantized, discard_back
 
 _OBSERVER = catalog.load(Observer, "min-max")()
 

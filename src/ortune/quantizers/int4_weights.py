@@ -10,10 +10,10 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
+from ortune.core.roles import Role, find
 from ortune.core.step import Quantizer, Step
-from ortune.quantization.block_grid import Bits
-from ortune.quantization.roles import Role, find
-from ortune.quantization.weights.blockwise import PACKED, BlockWeights
+from ortune.quantizers.common.block_grid import Bits
+from ortune.quantizers.common.weights.blockwise import PACKED, BlockWeights
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,17 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
+from ortune.core.roles import Role
 from ortune.core.step import Quantizer, Step
-from ortune.model.graph import edit
-from ortune.model.graph.qdq import MICROSOFT
-from ortune.quantization import int8_rescues
-from ortune.quantization.dynamic import Dynamic
-from ortune.quantization.grid import Grid, weight_grid
-from ortune.quantization.layers import Layer, layers
-from ortune.quantization.node_filter import chosen
-from ortune.quantization.roles import Role
-from ortune.quantization.rounding.matrices import watch, worst
-from ortune.quantization.weights import embeddings as tables
+from ortune.graph.ir import edit
+from ortune.graph.ir.qdq import MICROSOFT
+from ortune.quantizers.common import int8_rescues
+from ortune.quantizers.common.dynamic import Dynamic
+from ortune.quantizers.common.grid import Grid, weight_grid
+from ortune.quantizers.common.layers import Layer, layers
+from ortune.quantizers.common.node_filter import chosen
+from ortune.quantizers.common.rounding.matrices import watch, worst
+from ortune.quantizers.common.weights import embeddings as tables
 
 
 @dataclass(frozen=True)

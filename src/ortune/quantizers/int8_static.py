@@ -15,21 +15,21 @@ from ortune.core.facts import Facts
 from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.plugins.bounds import SHARE, Bounds
+from ortune.core.roles import Role
 from ortune.core.step import Quantizer, Step, Transform
-from ortune.model.graph import edit
-from ortune.model.graph.qdq import MICROSOFT
-from ortune.quantization import int8_rescues
-from ortune.quantization.layers import Layer
-from ortune.quantization.node_filter import chosen
-from ortune.quantization.qdq import qoperators, runtime_rules
-from ortune.quantization.qdq import scope as scopes
-from ortune.quantization.qdq.insert import Pairs, grids
-from ortune.quantization.qdq.placement import Placement, place_all
-from ortune.quantization.qdq.prepare import prepare, widen
-from ortune.quantization.qdq.smooth import factors, smoothable
-from ortune.quantization.roles import Role
-from ortune.quantization.weights import embeddings as tables
-from ortune.quantization.weights.integer_weights import Packer
+from ortune.graph.ir import edit
+from ortune.graph.ir.qdq import MICROSOFT
+from ortune.quantizers.common import int8_rescues
+from ortune.quantizers.common.layers import Layer
+from ortune.quantizers.common.node_filter import chosen
+from ortune.quantizers.common.qdq import qoperators, runtime_rules
+from ortune.quantizers.common.qdq import scope as scopes
+from ortune.quantizers.common.qdq.insert import Pairs, grids
+from ortune.quantizers.common.qdq.placement import Placement, place_all
+from ortune.quantizers.common.qdq.prepare import prepare, widen
+from ortune.quantizers.common.qdq.smooth import factors, smoothable
+from ortune.quantizers.common.weights import embeddings as tables
+from ortune.quantizers.common.weights.integer_weights import Packer
 
 _OBSERVER = catalog.load(Observer, "min-max")()
 _CHANNELS = catalog.load(Observer, "channels")()

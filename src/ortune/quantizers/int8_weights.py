@@ -14,16 +14,16 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
-from ortune.model.graph import edit
-from ortune.quantization import grid as grids
-from ortune.quantization.block_grid import Bits
-from ortune.quantization.layers import transposed
-from ortune.quantization.node_filter import wanted
-from ortune.quantization.nodes import cast_and_multiplied, dequantized
-from ortune.quantization.roles import Role
-from ortune.quantization.weights.blockwise import PACKED, BlockWeights, Method
-from ortune.quantization.weights.embeddings import look_up
-from ortune.quantization.weights.integer_weights import Stored, tables_of
+from ortune.core.roles import Role
+from ortune.graph.ir import edit
+from ortune.quantizers.common import grid as grids
+from ortune.quantizers.common.block_grid import Bits
+from ortune.quantizers.common.layers import transposed
+from ortune.quantizers.common.node_filter import wanted
+from ortune.quantizers.common.nodes import cast_and_multiplied, dequantized
+from ortune.quantizers.common.weights.blockwise import PACKED, BlockWeights, Method
+from ortune.quantizers.common.weights.embeddings import look_up
+from ortune.quantizers.common.weights.integer_weights import Stored, tables_of
 
 READS = {"Gather": (0,), "LSTM": (1, 2), "GRU": (1, 2), "RNN": (1, 2)}
 """Operator -> inputs that are weights; input 1 of all others."""

@@ -10,10 +10,10 @@ import onnx_ir as ir
 from ortune.core.errors import Refused
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer
-from ortune.model.graph import edit
-from ortune.model.graph.qdq import MICROSOFT
-from ortune.quantization.nodes import stand_in
-from ortune.quantization.qdq.qoperators import Operators
+from ortune.graph.ir import edit
+from ortune.graph.ir.qdq import MICROSOFT
+from ortune.quantizers.common.nodes import stand_in
+from ortune.quantizers.common.qdq.qoperators import Operators
 
 
 @dataclass(frozen=True)

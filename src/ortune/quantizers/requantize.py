@@ -15,9 +15,9 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.observer import Probe, Ranges
+from ortune.core.roles import Role, find, static_int8
 from ortune.core.step import Quantizer
-from ortune.quantization.qdq.dequantize import restore
-from ortune.quantization.roles import Role, find, static_int8
+from ortune.quantizers.common.qdq.dequantize import restore
 
 _INTEGER = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 _PAIRS = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")

@@ -14,13 +14,13 @@ from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Observer, Probe, Ranges
 from ortune.core.plugins import catalog
 from ortune.core.plugins.bounds import SHARE, Bounds
-from ortune.model.graph import edit
-from ortune.quantization.layers import Layer
-from ortune.quantization.nodes import multiplied
-from ortune.quantization.qdq.smooth import Smoothing, absorb, add_product, smoothing
-from ortune.quantization.roles import Role
-from ortune.quantization.rounding.matrices import biased, put_weight
-from ortune.quantization.rounding.targets import Preparation, roundings
+from ortune.core.roles import Role
+from ortune.graph.ir import edit
+from ortune.quantizers.common.layers import Layer
+from ortune.quantizers.common.nodes import multiplied
+from ortune.quantizers.common.qdq.smooth import Smoothing, absorb, add_product, smoothing
+from ortune.quantizers.common.rounding.matrices import biased, put_weight
+from ortune.quantizers.common.rounding.targets import Preparation, roundings
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ortune.analysis.explanation.explain import explained
 from ortune.analysis.profiling import files
 from ortune.core.errors import OrtuneError
 from ortune.core.profile import Profile
 from ortune.core.section import Bar, Bars, Block, Heading, Text
 from ortune.core.study import Study
 from ortune.core.wording import count
-from ortune.experiment import surveys
 from ortune.reporting.blocks import Part, gather
+from ortune.reporting.explanation.explain import explained
 from ortune.reporting.precision.regions import survey
 from ortune.reporting.profile import parts
+from ortune.search.experiment import surveys
 
 _OPERATORS = 12
 _ORDER, _BY_REGION = 22, 24

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ortune.core.trial import Effort, Proposal, Untried
-from ortune.regions.survey import SurveyRequest
 from ortune.search.compare import leaders
 from ortune.search.expectation.candidates import Candidate, candidates, hopeless, screened
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.mixtures import Bases, WantedSurvey, expected_mixtures, surveys
+from ortune.search.mixed_precision.survey import SurveyRequest
 from ortune.search.policy import LeftOut, View
 
 _AS_BASE = "; where it fails, its regions may be mixed"

@@ -14,17 +14,17 @@ from ortune.core.study import Study
 from ortune.core.trial import Interval, Score, Status, Trial
 from ortune.core.wording import count
 from ortune.data.batches import check
-from ortune.experiment import measure
-from ortune.experiment.build import build_all
-from ortune.experiment.context import Context
-from ortune.experiment.ledger import Ledger
 from ortune.measurement.process import Worker, WorkerFailed
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming, time_pair
 from ortune.measurement.timing.turns import Started, ready
+from ortune.search.batch_rows import own_batch
 from ortune.search.compare import apart, finalists
+from ortune.search.experiment import measure
+from ortune.search.experiment.build import build_all
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.ledger import Ledger
 from ortune.search.request import Optimize
-from ortune.sections.batches import own_batch
 
 
 @dataclass

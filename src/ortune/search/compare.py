@@ -8,7 +8,7 @@ from itertools import chain
 
 from ortune.core.acceptance import Goal, eligible
 from ortune.core.trial import Status, Trial, Verdict
-from ortune.recipe.descent import GAIN
+from ortune.search.recipe.descent import GAIN
 
 NEAR = 1.05
 """A plan within 5 % of the fastest is worth a finalist's time beside it."""

@@ -8,9 +8,9 @@ from statistics import fmean
 from ortune.core.acceptance import Outcome, outcome
 from ortune.core.trial import Trial
 from ortune.core.wording import count
-from ortune.experiment import measure
 from ortune.measurement.machine import noise
 from ortune.measurement.timing import stats
+from ortune.search.experiment import measure
 
 LONGEST_S = 90
 """Seconds of a finalist at most that are worth asking for."""

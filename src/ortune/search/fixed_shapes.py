@@ -9,10 +9,10 @@ from ortune.core.plugins import catalog, codec
 from ortune.core.step import AS_IS, Transform
 from ortune.core.trial import Plan, Trial
 from ortune.data.stream import Stream
-from ortune.experiment.context import Context
-from ortune.experiment.evaluate import Attempts
 from ortune.measurement.job import MAIN
-from ortune.recipe.space import Space
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.evaluate import Attempts
+from ortune.search.recipe.space import Space
 
 _SHARE = 0.5
 """Of the seconds of the winner's final that must be left to measure it with fixed sizes, once."""

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 
+from ortune.backends.runtimes.torch.module import is_source
 from ortune.backends.torch import Torch
 from ortune.core.atomic_write import write_text
 from ortune.core.backend import Backend
@@ -17,12 +18,11 @@ from ortune.core.plugins import codec
 from ortune.core.plugins.user_function import here_counts, is_function
 from ortune.core.step import Recipe
 from ortune.core.trial import BESIDE, Plan, Proposal
-from ortune.experiment.context import Context
-from ortune.experiment.evaluate import Attempts
-from ortune.experiment.request import digest_of, source_file
 from ortune.exporters.request import Export, ModuleRequest
 from ortune.measurement.process import WorkerFailed
-from ortune.runtimes.torch.module import is_source
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.evaluate import Attempts
+from ortune.search.experiment.request import digest_of, source_file
 from ortune.search.request import Optimize
 
 FOLDER = "export"

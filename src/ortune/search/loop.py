@@ -16,20 +16,20 @@ from ortune.core.step import Recipe, Transform
 from ortune.core.study import Contribution, Ending
 from ortune.core.trial import BESIDE, Plan, Proposal, Status, Trial
 from ortune.core.wording import count
-from ortune.experiment import measure
-from ortune.experiment.context import Context
-from ortune.experiment.evaluate import Attempts
-from ortune.experiment.ledger import ended, write_ending
-from ortune.experiment.surveys import unfinished_s
 from ortune.measurement.machine import noise
 from ortune.measurement.process import WorkerFailed
-from ortune.recipe.space import Space
-from ortune.regions.survey import MixtureTried, Survey, SurveyRequest
 from ortune.search import conclusion, fixed_shapes
 from ortune.search.abandon import against
 from ortune.search.compare import finalists, in_turn, leaders, quicker, reaches, settled
 from ortune.search.expectation.mixtures import Mixing, longest_s
+from ortune.search.experiment import measure
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.evaluate import Attempts
+from ortune.search.experiment.ledger import ended, write_ending
+from ortune.search.experiment.surveys import unfinished_s
+from ortune.search.mixed_precision.survey import MixtureTried, Survey, SurveyRequest
 from ortune.search.policy import LeftOut, Policy, View
+from ortune.search.recipe.space import Space
 from ortune.search.reserve import Reserve
 
 

@@ -10,7 +10,6 @@ from itertools import chain
 from pathlib import Path
 from time import monotonic
 
-from ortune.analysis.padding.buckets import proposed
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.core import settings
@@ -28,9 +27,16 @@ from ortune.core.request import verb
 from ortune.core.step import Transform
 from ortune.core.study import Study
 from ortune.core.wording import count
-from ortune.experiment import golden
-from ortune.experiment.context import Context
-from ortune.experiment.ledger import (
+from ortune.graph.analysis import facts as model_facts
+from ortune.graph.io import file
+from ortune.measurement.accuracy import demand_provable
+from ortune.measurement.job import MAIN
+from ortune.measurement.process import WorkerFailed, worker_folder
+from ortune.search import by_batch, from_torch, warm_start
+from ortune.search.adaptive import Adaptive
+from ortune.search.experiment import golden
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.ledger import (
     Ledger,
     locked,
     read_header,
@@ -38,17 +44,11 @@ from ortune.experiment.ledger import (
     read_trials,
     write_ending,
 )
-from ortune.experiment.prepare import prepare
-from ortune.measurement.accuracy import demand_provable
-from ortune.measurement.job import MAIN
-from ortune.measurement.process import WorkerFailed, worker_folder
-from ortune.model.analysis import facts as model_facts
-from ortune.model.io import file
-from ortune.recipe.space import Space, Target
-from ortune.search import by_batch, from_torch, warm_start
-from ortune.search.adaptive import Adaptive
+from ortune.search.experiment.prepare import prepare
 from ortune.search.fixed_shapes import Unfixed, fixing
 from ortune.search.loop import FINALISTS, Aim, search
+from ortune.search.padding import proposed
+from ortune.search.recipe.space import Space, Target
 from ortune.search.request import Optimize
 from ortune.search.targets import read_targets, spelled_on
 

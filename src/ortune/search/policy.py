@@ -14,9 +14,9 @@ from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.step import Step
 from ortune.core.trial import Effort, Plan, Proposal, Trial, Untried
-from ortune.recipe.space import Space
-from ortune.regions.survey import Survey, SurveyRequest
 from ortune.search.compare import to_beat
+from ortune.search.mixed_precision.survey import Survey, SurveyRequest
+from ortune.search.recipe.space import Space
 from ortune.search.reserve import OVER
 
 _BUILT_S = 10.0

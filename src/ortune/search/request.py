@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from ortune.core.errors import BadSettings
 from ortune.core.fields import ByteSize, Counts, Field, Option
 from ortune.core.request import request
-from ortune.experiment.request import ExperimentRequest
 from ortune.exporters.request import ModuleRequest
+from ortune.search.experiment.request import ExperimentRequest
 
 if TYPE_CHECKING:
     from ortune.core.acceptance import Goal
@@ -134,7 +134,7 @@ class Optimize(ModuleRequest, ExperimentRequest):
 
     def keeps(self, made: Path) -> bool:
         """A run with a trial in it stays, and one that another search is at work in."""
-        from ortune.experiment.ledger import begun  # a request is read without NumPy
+        from ortune.search.experiment.ledger import begun  # a request is read without NumPy
 
         return begun(made)
 

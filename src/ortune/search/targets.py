@@ -12,7 +12,7 @@ from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse_placed
 from ortune.measurement.environments.check import demanded, further
 from ortune.measurement.process import capabilities
-from ortune.recipe.space import Target
+from ortune.search.recipe.space import Target
 
 
 def read_targets(on: str) -> list[Target]:

@@ -26,12 +26,12 @@ from ortune.core.study import Study
 from ortune.core.trial import BESIDE, Plan, Trial
 from ortune.core.wording import count
 from ortune.core.workload import Workload
-from ortune.experiment.context import Context
-from ortune.experiment.ledger import read_header, read_study, write_header
 from ortune.measurement.process import capabilities
 from ortune.search.expectation.features import chosen, latency_features
 from ortune.search.expectation.priors import model_kind
 from ortune.search.expectation.surrogate import Features
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.ledger import read_header, read_study, write_header
 from ortune.search.request import Optimize
 
 MOST = 256

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ortune.bundle.engine.manifest import EVIDENCE
 from ortune.bundle.read import BundleEvidence
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
@@ -15,8 +16,7 @@ from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.plugins import codec, stored
 from ortune.core.trial import Trial
 from ortune.core.wording import NONE
-from ortune.engine.manifest import EVIDENCE
-from ortune.experiment.ledger import unimported
+from ortune.search.experiment.ledger import unimported
 from ortune.targets.common import plain_session
 
 _PROGRAM = "run.py"

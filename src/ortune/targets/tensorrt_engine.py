@@ -12,16 +12,16 @@ from typing import Annotated, ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ortune.backends.runtimes.tensorrt import library, profiles
 from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core.capabilities import HERE
 from ortune.core.errors import BadModel
 from ortune.core.plugins.bounds import Bounds
+from ortune.graph.io import file
+from ortune.graph.ir.edit import const_array, every_node
 from ortune.measurement.environment import names
-from ortune.model.graph.edit import const_array, every_node
-from ortune.model.io import file
-from ortune.runtimes.tensorrt import library, profiles
 from ortune.targets.common.plain_session import copy_model
 from ortune.targets.common.replay import by_worker, optimize_in_worker, worker_errors
 

@@ -22,7 +22,7 @@ from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.hardware.instances import InstanceGroup, read_instances, total
 from ortune.core.plugins import stored
 from ortune.core.plugins.bounds import Bounds
-from ortune.protocol import datatypes
+from ortune.serving.protocol import datatypes
 from ortune.targets.common import openvino_ir
 from ortune.targets.common.plain_session import copy_model
 from ortune.targets.common.replay import (

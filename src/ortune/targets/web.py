@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from ortune.bundle.engine.golden import snr_db
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay, Target
 from ortune.core import wording
 from ortune.core.errors import BadModel, BadSettings, gist
-from ortune.engine.golden import snr_db
 from ortune.targets.common import plain_session
 from ortune.targets.common.replay import ANOTHER
 

@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor
-from ortune.model.graph.match import number, scalar_for
-from ortune.rewrites.formulas.formula import WIDENS, Site, at_each, put
+from ortune.graph.ir.edit import Editor
+from ortune.graph.ir.match import number, scalar_for
+from ortune.transforms.common.formulas.formula import WIDENS, Site, at_each, put
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.plugins.bounds import Bounds
+from ortune.core.roles import Role
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit
-from ortune.model.graph.uses import only_reader
-from ortune.model.graph.values import overridable
-from ortune.quantization.roles import Role
+from ortune.graph.ir import edit
+from ortune.graph.ir.uses import only_reader
+from ortune.graph.ir.values import overridable
 
 
 @dataclass(frozen=True)

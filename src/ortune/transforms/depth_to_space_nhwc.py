@@ -8,7 +8,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.rewrites.layers.convolutions import spread_channels_last
+from ortune.transforms.common.layers.convolutions import spread_channels_last
 
 
 @dataclass(frozen=True)

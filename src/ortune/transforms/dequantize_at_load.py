@@ -11,8 +11,8 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit, prune
-from ortune.model.graph.replace import replace
+from ortune.graph.ir import edit, prune
+from ortune.graph.ir.replace import replace
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose", "FusedConv")
 

@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit, prune, qdq
-from ortune.model.graph.qdq import Constants
-from ortune.model.graph.replace import replace
-from ortune.model.graph.values import overridable
+from ortune.graph.ir import edit, prune, qdq
+from ortune.graph.ir.qdq import Constants
+from ortune.graph.ir.replace import replace
+from ortune.graph.ir.values import overridable
 
 
 @dataclass(frozen=True)

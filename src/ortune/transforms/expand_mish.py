@@ -11,11 +11,11 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, refuse
-from ortune.model.graph.match import maker, other, reader
-from ortune.model.graph.replace import replace
-from ortune.model.graph.uses import alone
-from ortune.rewrites.formulas.formula import NO_KERNEL, READ_ELSEWHERE, Chain, at_each
+from ortune.graph.ir.edit import Editor, refuse
+from ortune.graph.ir.match import maker, other, reader
+from ortune.graph.ir.replace import replace
+from ortune.graph.ir.uses import alone
+from ortune.transforms.common.formulas.formula import NO_KERNEL, READ_ELSEWHERE, Chain, at_each
 
 _LIMIT = 20.0
 """Above it the quotient is 1 in float64 too, and squares are far from overflowing float32."""

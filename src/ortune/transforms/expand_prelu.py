@@ -10,11 +10,11 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor
-from ortune.model.graph.replace import replace
-from ortune.model.graph.spec import shape_of
-from ortune.model.graph.values import fixed_array
-from ortune.rewrites.formulas.formula import at_each
+from ortune.graph.ir.edit import Editor
+from ortune.graph.ir.replace import replace
+from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.values import fixed_array
+from ortune.transforms.common.formulas.formula import at_each
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.step import Bridge, Stage, Transform
-from ortune.model.graph import edit
-from ortune.model.graph.spec import shape_of
-from ortune.model.shapes.infer import infer
-from ortune.rewrites.dims.samples import CutSamples, given, pairs, places
+from ortune.graph.ir import edit
+from ortune.graph.ir.spec import shape_of
+from ortune.graph.shapes.infer import infer
+from ortune.transforms.common.dims.samples import CutSamples, given, pairs, places
 
 
 @dataclass(frozen=True)

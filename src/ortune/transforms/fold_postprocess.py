@@ -15,9 +15,9 @@ from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins.bounds import ANY
 from ortune.core.session import Tensors
 from ortune.core.step import Bridge, Stage, Transform
-from ortune.model.graph import edit, spec
-from ortune.rewrites.formulas.formula import Chain
-from ortune.rewrites.raise_version import raise_to
+from ortune.graph.ir import edit, spec
+from ortune.transforms.common.formulas.formula import Chain
+from ortune.transforms.common.raise_version import raise_to
 
 _FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
 _NEEDED = 13

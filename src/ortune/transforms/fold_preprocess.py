@@ -18,11 +18,11 @@ from ortune.core.plugins.bounds import ANY, Bounds
 from ortune.core.preprocess import Interpolation, Preprocess, Size
 from ortune.core.session import Tensors
 from ortune.core.step import Bridge, Stage, Transform
-from ortune.model.graph import edit, prune, spec
-from ortune.model.graph.edit import Editor, const_array
-from ortune.rewrites.formulas.formula import Chain
-from ortune.rewrites.layers.affine import Absorber, Affine, FoldableLayer, foldable
-from ortune.rewrites.raise_version import raise_to
+from ortune.graph.ir import edit, prune, spec
+from ortune.graph.ir.edit import Editor, const_array
+from ortune.transforms.common.formulas.formula import Chain
+from ortune.transforms.common.layers.affine import Absorber, Affine, FoldableLayer, foldable
+from ortune.transforms.common.raise_version import raise_to
 
 MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
 """Pillow's interpolation -> Resize's; it has no other."""

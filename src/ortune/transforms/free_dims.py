@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.step import Bridge, Stage, Transform
-from ortune.model.graph import edit
-from ortune.model.graph.edit import Editor
-from ortune.model.graph.spec import shape_of
-from ortune.model.graph.values import fixed_array
-from ortune.model.shapes.infer import infer, infer_node
-from ortune.model.shapes.known_values import Item, Known
-from ortune.rewrites.dims.samples import BatchedRows, Larger, given, pairs, places
+from ortune.graph.ir import edit
+from ortune.graph.ir.edit import Editor
+from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.values import fixed_array
+from ortune.graph.shapes.infer import infer, infer_node
+from ortune.graph.shapes.known_values import Item, Known
+from ortune.transforms.common.dims.samples import BatchedRows, Larger, given, pairs, places
 
 _BATCH = "batch"
 

@@ -12,15 +12,21 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit, prune
-from ortune.model.graph.edit import Editor
-from ortune.model.graph.match import nodes_of, reader
-from ortune.model.graph.replace import forward
-from ortune.model.graph.spec import dims, shape_of
-from ortune.model.graph.uses import is_read
-from ortune.model.io.write import light
-from ortune.rewrites.attention.heads import Flattener, Heads, heads, reshaped, untransposed
-from ortune.rewrites.attention.masks import (
+from ortune.graph.io.write import light
+from ortune.graph.ir import edit, prune
+from ortune.graph.ir.edit import Editor
+from ortune.graph.ir.match import nodes_of, reader
+from ortune.graph.ir.replace import forward
+from ortune.graph.ir.spec import dims, shape_of
+from ortune.graph.ir.uses import is_read
+from ortune.transforms.common.attention.heads import (
+    Flattener,
+    Heads,
+    heads,
+    reshaped,
+    untransposed,
+)
+from ortune.transforms.common.attention.masks import (
     Core,
     Masks,
     NotFusable,

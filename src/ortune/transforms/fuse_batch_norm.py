@@ -8,11 +8,11 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit, prune
-from ortune.model.graph.match import maker, nodes_of, reader
-from ortune.model.graph.uses import alone
-from ortune.model.shapes.infer import infer
-from ortune.rewrites.layers.affine import (
+from ortune.graph.ir import edit, prune
+from ortune.graph.ir.match import maker, nodes_of, reader
+from ortune.graph.ir.uses import alone
+from ortune.graph.shapes.infer import infer
+from ortune.transforms.common.layers.affine import (
     OPS,
     UNCHANGED,
     Absorber,

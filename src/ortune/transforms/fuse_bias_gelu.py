@@ -10,11 +10,17 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, attribute, const_tensor
-from ortune.model.graph.match import maker
-from ortune.model.graph.spec import shape_of
-from ortune.model.graph.values import overridable
-from ortune.rewrites.formulas.formula import NO_KERNEL, Site, at_each_foreign, beyond_cpu, put
+from ortune.graph.ir.edit import Editor, attribute, const_tensor
+from ortune.graph.ir.match import maker
+from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.values import overridable
+from ortune.transforms.common.formulas.formula import (
+    NO_KERNEL,
+    Site,
+    at_each_foreign,
+    beyond_cpu,
+    put,
+)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor
-from ortune.rewrites.formulas.formula import Site, at_each, put
-from ortune.rewrites.simplify.clamps import chain, clamp
+from ortune.graph.ir.edit import Editor
+from ortune.transforms.common.formulas.formula import Site, at_each, put
+from ortune.transforms.common.simplify.clamps import chain, clamp
 
 _OLDEST = 6
 """Before this opset Clip and Relu took what is an attribute of no use since."""

@@ -8,8 +8,8 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit
-from ortune.model.graph.match import maker, other, reader
+from ortune.graph.ir import edit
+from ortune.graph.ir.match import maker, other, reader
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor
-from ortune.model.graph.match import maker, number, other, reader
-from ortune.rewrites.formulas.formula import (
+from ortune.graph.ir.edit import Editor
+from ortune.graph.ir.match import maker, number, other, reader
+from ortune.transforms.common.formulas.formula import (
     INCOMPLETE,
     FactoredProduct,
     Site,

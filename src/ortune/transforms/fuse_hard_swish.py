@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, attribute
-from ortune.model.graph.match import maker, number
-from ortune.rewrites.formulas.formula import (
+from ortune.graph.ir.edit import Editor, attribute
+from ortune.graph.ir.match import maker, number
+from ortune.transforms.common.formulas.formula import (
     Site,
     at_each,
     climb,
@@ -22,7 +22,7 @@ from ortune.rewrites.formulas.formula import (
     put,
     put_gated,
 )
-from ortune.rewrites.simplify.clamps import chain
+from ortune.transforms.common.simplify.clamps import chain
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, refuse
-from ortune.model.graph.match import maker, other, reader, reduced
-from ortune.rewrites.formulas.formula import INCOMPLETE, at_each
-from ortune.rewrites.formulas.root_mean_square import (
+from ortune.graph.ir.edit import Editor, refuse
+from ortune.graph.ir.match import maker, other, reader, reduced
+from ortune.transforms.common.formulas.formula import INCOMPLETE, at_each
+from ortune.transforms.common.formulas.root_mean_square import (
     Deviation,
     Root,
     ScaleAndShift,

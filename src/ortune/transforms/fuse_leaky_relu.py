@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor
-from ortune.model.graph.match import maker, number
-from ortune.rewrites.formulas.formula import Site, at_each, of_one, product, put
+from ortune.graph.ir.edit import Editor
+from ortune.graph.ir.match import maker, number
+from ortune.transforms.common.formulas.formula import Site, at_each, of_one, product, put
 
 
 @dataclass(frozen=True)

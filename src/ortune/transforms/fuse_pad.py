@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit, prune
-from ortune.model.graph.match import NOT_NEGATIVE, maker, number
-from ortune.model.graph.spec import shape_of
-from ortune.model.graph.values import fixed_array
-from ortune.model.shapes.infer import infer
-from ortune.model.shapes.windows import padding
+from ortune.graph.ir import edit, prune
+from ortune.graph.ir.match import NOT_NEGATIVE, maker, number
+from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.values import fixed_array
+from ortune.graph.shapes.infer import infer
+from ortune.graph.shapes.windows import padding
 
 _PADDING = ("Conv", "ConvInteger", "MaxPool", "AveragePool")
 

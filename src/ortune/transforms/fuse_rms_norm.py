@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor
-from ortune.rewrites.formulas.formula import INCOMPLETE, at_each
-from ortune.rewrites.formulas.root_mean_square import (
+from ortune.graph.ir.edit import Editor
+from ortune.transforms.common.formulas.formula import INCOMPLETE, at_each
+from ortune.transforms.common.formulas.root_mean_square import (
     deviation,
     divided,
     normalized,

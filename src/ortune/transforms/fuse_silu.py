@@ -10,10 +10,10 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, attribute
-from ortune.model.graph.match import maker, near, other, scalar_for
-from ortune.model.graph.replace import replace
-from ortune.rewrites.formulas.formula import WIDENS, Chain, Site, at_each, put_gated
+from ortune.graph.ir.edit import Editor, attribute
+from ortune.graph.ir.match import maker, near, other, scalar_for
+from ortune.graph.ir.replace import replace
+from ortune.transforms.common.formulas.formula import WIDENS, Chain, Site, at_each, put_gated
 
 
 @dataclass(frozen=True)

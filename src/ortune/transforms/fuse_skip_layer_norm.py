@@ -10,13 +10,13 @@ import onnx_ir as ir
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor, attribute, const_tensor
-from ortune.model.graph.match import maker
-from ortune.model.graph.replace import forward
-from ortune.model.graph.spec import shape_of
-from ortune.model.graph.uses import alone, is_read
-from ortune.model.graph.values import overridable
-from ortune.rewrites.formulas.formula import at_each_foreign, beyond_cpu
+from ortune.graph.ir.edit import Editor, attribute, const_tensor
+from ortune.graph.ir.match import maker
+from ortune.graph.ir.replace import forward
+from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.uses import alone, is_read
+from ortune.graph.ir.values import overridable
+from ortune.transforms.common.formulas.formula import at_each_foreign, beyond_cpu
 
 _SUM = 3
 """Place of the sum among the operator's outputs."""

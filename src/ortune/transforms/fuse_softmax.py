@@ -8,10 +8,10 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.model.graph.edit import Editor
-from ortune.model.graph.match import maker, reader, reduced
-from ortune.model.graph.spec import shape_of
-from ortune.rewrites.formulas.formula import INCOMPLETE, NO_KERNEL, Site, at_each, put
+from ortune.graph.ir.edit import Editor
+from ortune.graph.ir.match import maker, reader, reduced
+from ortune.graph.ir.spec import shape_of
+from ortune.transforms.common.formulas.formula import INCOMPLETE, NO_KERNEL, Site, at_each, put
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit, prune
-from ortune.model.graph.match import maker, nodes_of, number
-from ortune.model.graph.replace import forward, remove
-from ortune.model.graph.uses import alone
-from ortune.rewrites.layers.affine import FoldableLayer, constant, foldable
-from ortune.rewrites.simplify.constants import LARGE_BYTES
+from ortune.graph.ir import edit, prune
+from ortune.graph.ir.match import maker, nodes_of, number
+from ortune.graph.ir.replace import forward, remove
+from ortune.graph.ir.uses import alone
+from ortune.transforms.common.layers.affine import FoldableLayer, constant, foldable
+from ortune.transforms.common.simplify.constants import LARGE_BYTES
 
 
 @dataclass(frozen=True)

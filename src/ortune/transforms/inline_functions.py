@@ -10,8 +10,8 @@ import onnx_ir as ir
 from ortune.core.errors import Refused
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit
-from ortune.model.io import names
+from ortune.graph.io import names
+from ortune.graph.ir import edit
 
 
 @dataclass(frozen=True)

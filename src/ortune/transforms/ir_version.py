@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from ortune.core.errors import Refused
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit
-from ortune.model.io.write import NEWEST_IR
-from ortune.model.shapes.infer import infer
+from ortune.graph.io.write import NEWEST_IR
+from ortune.graph.ir import edit
+from ortune.graph.shapes.infer import infer
 
 _OLDEST = 4
 """Below, every weight is an input too."""

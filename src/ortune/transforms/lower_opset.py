@@ -14,12 +14,12 @@ from ortune.core import wording
 from ortune.core.errors import BadModel, Refused
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit
-from ortune.model.graph.edit import attribute
-from ortune.model.io import names
-from ortune.model.shapes.infer import infer, infer_node
-from ortune.model.shapes.known_values import Known
-from ortune.rewrites.raise_version import isolate, splice
+from ortune.graph.io import names
+from ortune.graph.ir import edit
+from ortune.graph.ir.edit import attribute
+from ortune.graph.shapes.infer import infer, infer_node
+from ortune.graph.shapes.known_values import Known
+from ortune.transforms.common.raise_version import isolate, splice
 
 
 @dataclass(frozen=True)

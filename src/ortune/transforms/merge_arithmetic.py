@@ -11,13 +11,13 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit, prune
-from ortune.model.graph.replace import forward, remove
-from ortune.model.graph.spec import shape_of
-from ortune.model.graph.uses import alone
-from ortune.model.graph.values import overridable
-from ortune.model.shapes.infer import infer
-from ortune.rewrites.simplify.reshapes import RESHAPES, permutation
+from ortune.graph.ir import edit, prune
+from ortune.graph.ir.replace import forward, remove
+from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.uses import alone
+from ortune.graph.ir.values import overridable
+from ortune.graph.shapes.infer import infer
+from ortune.transforms.common.simplify.reshapes import RESHAPES, permutation
 
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Neg")
 _FIRST = 7

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ortune.core.facts import Facts
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit
-from ortune.rewrites.raise_version import raise_to
+from ortune.graph.ir import edit
+from ortune.transforms.common.raise_version import raise_to
 
 
 @dataclass(frozen=True)

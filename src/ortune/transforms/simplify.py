@@ -10,12 +10,12 @@ from onnx_ir.passes import common
 
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit, prune
-from ortune.model.graph.replace import forward, remove
-from ortune.model.io import names
-from ortune.model.shapes.infer import infer_graph
-from ortune.model.shapes.known_values import Known
-from ortune.rewrites.simplify import clamps, constants, identities, masks, reshapes
+from ortune.graph.io import names
+from ortune.graph.ir import edit, prune
+from ortune.graph.ir.replace import forward, remove
+from ortune.graph.shapes.infer import infer_graph
+from ortune.graph.shapes.known_values import Known
+from ortune.transforms.common.simplify import clamps, constants, identities, masks, reshapes
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import prune
-from ortune.rewrites.layers.convolutions import split_transposed
+from ortune.graph.ir import prune
+from ortune.transforms.common.layers.convolutions import split_transposed
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit, prune, qdq
-from ortune.model.graph.replace import forward
-from ortune.model.graph.values import overridable
+from ortune.graph.ir import edit, prune, qdq
+from ortune.graph.ir.replace import forward
+from ortune.graph.ir.values import overridable
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import native
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import edit, qdq
-from ortune.model.graph.qdq import WEIGHTS, Port
-from ortune.model.graph.values import overridable
+from ortune.graph.ir import edit, qdq
+from ortune.graph.ir.qdq import WEIGHTS, Port
+from ortune.graph.ir.values import overridable
 
 _LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 _X86 = ("x86_64", "amd64")

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from ortune.core.errors import BadSettings
 from ortune.core.plugins.bounds import Bounds
 from ortune.core.step import Stage, Transform
-from ortune.model.graph import prune
-from ortune.rewrites.layers.convolutions import widen_groups
+from ortune.graph.ir import prune
+from ortune.transforms.common.layers.convolutions import widen_groups
 
 
 @dataclass(frozen=True)

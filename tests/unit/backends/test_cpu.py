@@ -16,15 +16,15 @@ import pytest
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.backends.runtimes.onnxruntime import keys
+from ortune.backends.runtimes.openvino import native
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
-from ortune.recipe.space import Target
-from ortune.runtimes.onnxruntime import keys
-from ortune.runtimes.openvino import native
+from ortune.search.recipe.space import Target
 
 FACTS = Facts({"Cast": 1, "Gelu": 1}, 2, 0, 0, {}, 20, 10, (), ())
 EVERY = Cpu(
@@ -242,7 +242,7 @@ def test_denormals_are_offered_first_where_weights_hold_them() -> None:
 
 
 LIMITED = """
-from ortune.runtimes.onnxruntime import session
+from ortune.backends.runtimes.onnxruntime import session
 from ortune.backends.cpu import Cpu
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.facts import Facts

@@ -13,12 +13,12 @@ import pytest
 
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cuda import Cuda
+from ortune.backends.runtimes.onnxruntime.providers import probe
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadSettings
 from ortune.core.facts import Facts, TensorSpec
-from ortune.runtimes.onnxruntime.providers import probe
-from ortune.samples import digit_cnn
-from ortune.workloads.latency import Latency
+from ortune.data.zoo import digit_cnn
+from ortune.measurement.workloads.latency import Latency
 
 MODEL = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 LOGGED = (

@@ -10,8 +10,8 @@ import pytest
 
 from ortune.backends import directml
 from ortune.backends.directml import Directml
+from ortune.backends.runtimes.onnxruntime import session
 from ortune.core.errors import BackendMissing
-from ortune.runtimes.onnxruntime import session
 
 elsewhere = pytest.mark.skipif(platform.system() == "Windows", reason="is about other systems")
 

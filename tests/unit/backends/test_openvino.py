@@ -9,14 +9,14 @@ import onnx
 import pytest
 
 from ortune.backends.openvino import Openvino
+from ortune.backends.runtimes.openvino import native, plugin
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
 from ortune.core.facts import Facts
 from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
-from ortune.runtimes.openvino import native, plugin
-from ortune.workloads.latency import Latency
+from ortune.measurement.workloads.latency import Latency
 
 GPU, NPU = Openvino(device="gpu"), Openvino(device="npu", precision="f16")
 AUTO = Openvino(device="auto", threads=1)

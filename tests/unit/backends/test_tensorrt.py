@@ -13,8 +13,8 @@ from ortune.backends.cuda import Cuda
 from ortune.backends.tensorrt import Tensorrt
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BackendMissing, BadSettings
-from ortune.samples import digit_cnn
-from ortune.workloads.latency import Latency
+from ortune.data.zoo import digit_cnn
+from ortune.measurement.workloads.latency import Latency
 
 MODEL = Path(digit_cnn.__file__).with_name("digit_cnn.onnx")
 

@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 
+from ortune.backends.runtimes.torch import session as torch_session
 from ortune.backends.torch import Torch
 from ortune.cli.main import main
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
 from ortune.core.plugins.spelling import parse
-from ortune.model.io import protobuf
-from ortune.runtimes.torch import session as torch_session
+from ortune.graph.io import protobuf
 
 torch = pytest.importorskip("torch")
 

@@ -12,9 +12,9 @@ from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.trial import Proposal, Status, Trial, Verdict
-from ortune.recipe.space import Space, Target
+from ortune.measurement.workloads.latency import Latency
 from ortune.search.policy import LeftOut, View
-from ortune.workloads.latency import Latency
+from ortune.search.recipe.space import Space, Target
 
 FACTS = Facts({"Conv": 20, "Relu": 20, "Gemm": 1}, 41, 1, 1, {}, 17, 8, (), ())
 CPU = Target(Cpu(), Capabilities(effective_cpus=2), frozenset({"threads"}))

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.speed import openvino_overhead as overhead
 
 from ortune.backends.openvino import Openvino
-from ortune.runtimes.openvino import native
+from ortune.backends.runtimes.openvino import native
 
 
 def rounds(ratio: float, noise: float = 0.01) -> list[list[tuple[float, float]]]:

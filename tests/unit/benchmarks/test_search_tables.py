@@ -43,13 +43,13 @@ from ortune.core.event import silent
 from ortune.core.facts import Facts
 from ortune.core.step import AS_IS
 from ortune.core.trial import Burst, Pair, Plan, Proposal, Score, Status, Verdict
-from ortune.experiment import evaluate
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing import pairs
 from ortune.measurement.timing.pairs import Effort
-from ortune.recipe.space import Space, Target
+from ortune.measurement.workloads.latency import Latency
 from ortune.search.adaptive import Adaptive
-from ortune.workloads.latency import Latency
+from ortune.search.experiment import evaluate
+from ortune.search.recipe.space import Space, Target
 
 FACTS = Facts({"Conv": 20, "Relu": 20, "Gemm": 1}, 41, 1, 1, {}, 17, 8, (), ())
 BASE = Cpu(threads=1)

@@ -14,9 +14,9 @@ from tests.unit.bundle.test_hostile import forge, settings
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.bundle.engine.load import load
 from ortune.bundle.pack import pack
 from ortune.core.backend import Backend
-from ortune.engine.load import load
 
 X = np.array([[-5, 0, 1, 2]], np.float32)
 Y = np.array([[0, 2, 4, 6]], np.float32)

@@ -13,11 +13,11 @@ from tests.unit.bundle.test_compiled import rewritten
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.torch import Torch
+from ortune.bundle.engine.load import load
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.study import Study
-from ortune.engine.load import load
 
 pytest.importorskip("torch")
 KEY = "70c4" * 4

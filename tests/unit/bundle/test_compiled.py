@@ -17,15 +17,15 @@ from tests.unit.bundle import several
 
 from ortune.backends.cpu import Cpu
 from ortune.bundle import entries
+from ortune.bundle.engine.engine import Engine
+from ortune.bundle.engine.load import load
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read
 from ortune.cli.main import main
 from ortune.core.errors import BadModel, BadSettings
 from ortune.core.plugins import codec
 from ortune.core.study import Study
-from ortune.engine.engine import Engine
-from ortune.engine.load import load
-from ortune.experiment.ledger import Ledger, write_ending, write_header
+from ortune.search.experiment.ledger import Ledger, write_ending, write_header
 
 X = np.array([[-5, 0, 1, 2]], np.float32)
 Y = np.array([[0, 2, 4, 6]], np.float32)
@@ -123,7 +123,7 @@ def test_it_can_be_left_out_and_fewer_threads_leave_it_out(
     assert not engine.compiled and not warned
     study = studies.study(tmp_path / "many", backend=Precompiled(threads=2))
     path = pack(study, tmp_path / "many.ortune", compiled=True)
-    monkeypatch.setattr("ortune.engine.consent.effective_cpus", lambda: 1)
+    monkeypatch.setattr("ortune.bundle.engine.consent.effective_cpus", lambda: 1)
     engine, warned = said(path)
     assert not engine.compiled and "lowered to this machine" in warned[0]
 

@@ -12,10 +12,10 @@ from tests.unit.studies import MODEL, study
 
 from ortune.bundle.pack import pack
 from ortune.core.study import Ending
-from ortune.experiment.ledger import Ledger, write_ending, write_header
-from ortune.model.io import file
-from ortune.recipe import built
+from ortune.graph.io import file
 from ortune.reporting.html import report
+from ortune.search.experiment.ledger import Ledger, write_ending, write_header
+from ortune.search.recipe import built
 
 Act = Callable[[Path], object]
 

@@ -21,6 +21,8 @@ from tests.unit import studies
 from tests.unit.alone import run_alone
 
 from ortune.backends.cpu import Cpu
+from ortune.bundle.engine.load import load
+from ortune.bundle.engine.manifest import EVIDENCE, MANIFEST, RECIPE, SETTINGS
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read
 from ortune.cli.main import main
@@ -28,8 +30,6 @@ from ortune.core.errors import BadModel, OrtuneError, UnknownPlugin
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec
 from ortune.core.study import Study
-from ortune.engine.load import load
-from ortune.engine.manifest import EVIDENCE, MANIFEST, RECIPE, SETTINGS
 
 X = np.array([[-5, 0, 1, 2]], np.float32)
 Y = np.array([[0, 2, 4, 6]], np.float32)

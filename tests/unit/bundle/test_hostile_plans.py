@@ -16,12 +16,12 @@ from tests.unit.bundle.test_hostile import forge, members_of, refused, settings
 from ortune.backends.cpu import Cpu
 from ortune.backends.plugin import PluginProvider
 from ortune.backends.torch import Torch
+from ortune.bundle.engine import consent
+from ortune.bundle.engine.load import load
+from ortune.bundle.engine.manifest import MANIFEST, RECIPE, SBOM, SETTINGS, own
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read
 from ortune.core.errors import BadModel, OrtuneError
-from ortune.engine import consent
-from ortune.engine.load import load
-from ortune.engine.manifest import MANIFEST, RECIPE, SBOM, SETTINGS, own
 
 SECOND = own(1, SETTINGS)
 _HELD = 64 << 20

@@ -20,15 +20,15 @@ import pytest
 from tests.unit import studies
 
 from ortune.backends.cpu import Cpu
+from ortune.bundle.engine import consent
+from ortune.bundle.engine.load import load
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read
 from ortune.cli.main import main
 from ortune.core.errors import BadModel, BadSettings, OrtuneError
 from ortune.core.study import Study
 from ortune.core.trial import Status
-from ortune.engine import consent
-from ortune.engine.load import load
-from ortune.experiment.ledger import Ledger, write_header
+from ortune.search.experiment.ledger import Ledger, write_header
 
 X = np.array([[-5, 0, 1, 2]], np.float32)
 Y = np.array([[0, 2, 4, 6]], np.float32)
@@ -108,7 +108,7 @@ def test_a_dropped_engine_leaves_nothing(bundle: Path, temporary: Path) -> None:
 def test_an_engine_open_at_exit_leaves_nothing(bundle: Path, temporary: Path) -> None:
     code = (
         f"import tempfile; tempfile.tempdir = {str(temporary)!r}\n"
-        f"from ortune.engine.load import load; engine = load({str(bundle)!r})\n"
+        f"from ortune.bundle.engine.load import load; engine = load({str(bundle)!r})\n"
         f"import os; print(len(os.listdir({str(temporary)!r})))"
     )
     run = subprocess.run(
@@ -360,7 +360,7 @@ def test_several_models(study: Study, tmp_path: Path) -> None:
 
 def test_a_bundle_opens_without_the_model_library(bundle: Path) -> None:
     code = (
-        f"import sys; from ortune.engine.load import load; load({str(bundle)!r}).close()\n"
+        f"import sys; from ortune.bundle.engine.load import load; load({str(bundle)!r}).close()\n"
         "print([name for name in ('onnx_ir', 'onnx', 'onnxscript') if name in sys.modules])"
     )
     run = subprocess.run(

@@ -19,7 +19,7 @@ from ortune.bundle.target import Replay, Target
 from ortune.cli.main import main
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
 from ortune.core.study import Study
-from ortune.experiment.ledger import Ledger, write_header
+from ortune.search.experiment.ledger import Ledger, write_header
 
 EQUAL = Replay("a test", float("inf"))
 

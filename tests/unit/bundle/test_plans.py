@@ -16,6 +16,8 @@ from tests.unit.bundle import several
 from tests.unit.bundle.several import CPU, OTHER, TOY
 
 from ortune.backends.cpu import Cpu
+from ortune.bundle.engine import archive
+from ortune.bundle.engine.load import load
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read
 from ortune.cli.main import main
@@ -23,9 +25,7 @@ from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
 from ortune.core.study import Study
 from ortune.core.trial import Status
-from ortune.engine import archive
-from ortune.engine.load import load
-from ortune.experiment.ledger import Ledger, write_ending, write_header
+from ortune.search.experiment.ledger import Ledger, write_ending, write_header
 
 X = np.array([[-5, 0, 1, 2]], np.float32)
 Y = np.array([[0, 2, 4, 6]], np.float32)

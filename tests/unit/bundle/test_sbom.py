@@ -15,11 +15,11 @@ from tests.unit import studies
 from tests.unit.bundle import several
 
 from ortune.backends.bucketed import Bucketed
+from ortune.bundle.engine.archive import opened
+from ortune.bundle.engine.manifest import SBOM, Manifest
 from ortune.bundle.pack import pack
 from ortune.bundle.sbom import sbom
 from ortune.core.study import Study
-from ortune.engine.archive import opened
-from ortune.engine.manifest import SBOM, Manifest
 
 
 @pytest.fixture

@@ -13,15 +13,15 @@ import pytest
 from tests.unit import studies
 from tests.unit.bundle.test_hostile import forge
 
+from ortune.bundle.engine import archive
+from ortune.bundle.engine.instances import Serving, packed_serving
+from ortune.bundle.engine.load import load
+from ortune.bundle.engine.manifest import SBOM, SERVING
 from ortune.bundle.pack import pack
 from ortune.bundle.read import read
 from ortune.bundle.serving import with_serving
 from ortune.core.errors import BadModel, OrtuneError
 from ortune.core.hardware.cpus import effective_cpus
-from ortune.engine import archive
-from ortune.engine.instances import Serving, packed_serving
-from ortune.engine.load import load
-from ortune.engine.manifest import SBOM, SERVING
 
 X = np.array([[-5, 0, 1, 2]], np.float32)
 Y = np.array([[0, 2, 4, 6]], np.float32)

@@ -119,7 +119,7 @@ def test_a_run_with_a_trial_stays(tmp_path, verb, run) -> None:
 
 
 def test_a_run_that_another_search_is_at_work_in_stays(tmp_path) -> None:
-    from ortune.experiment.ledger import locked
+    from ortune.search.experiment.ledger import locked
 
     request = asked("optimize", tmp_path, tmp_path / "out")
     with ExitStack() as other:

@@ -20,10 +20,10 @@ from ortune.core.facts import Facts
 from ortune.core.step import AS_IS, Recipe
 from ortune.core.study import Ending, Header, Job, Study
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
+from ortune.measurement.workloads.latency import Latency
 from ortune.metrics.cosine import Cosine
 from ortune.search.optimize import run
 from ortune.search.request import Optimize
-from ortune.workloads.latency import Latency
 
 BUDGET = Budget(Cosine(), 0.999)
 JOB = Job("m.onnx", "d", "d", BUDGET, "", Latency(), Cpu(), {}, {})

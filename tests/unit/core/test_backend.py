@@ -9,7 +9,7 @@ from ortune.backends.openvino import Openvino
 from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities, State
 from ortune.core.facts import Facts
-from ortune.workloads.latency import Latency
+from ortune.measurement.workloads.latency import Latency
 
 
 @pytest.mark.parametrize("backend", [Cpu(), Openvino()])

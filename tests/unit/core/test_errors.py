@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from ortune.core.errors import BadData, OrtuneError, Refused, gist, shortened, with_article
-from ortune.protocol import status
+from ortune.serving.protocol import status
 
 MANY = ", ".join(f'"input_{i}": tensor(float)' for i in range(40))
 SAID = {

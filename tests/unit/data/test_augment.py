@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ortune.augmentations.flip import Flip
-from ortune.augmentations.noise import Noise
-from ortune.augmentations.scale import Scale
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.data import augment, feeds
+from ortune.data.augmentations.flip import Flip
+from ortune.data.augmentations.noise import Noise
+from ortune.data.augmentations.scale import Scale
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
 

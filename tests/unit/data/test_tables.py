@@ -18,7 +18,7 @@ from ortune.core.facts import TensorSpec
 from ortune.core.hardware import memory
 from ortune.data import feeds
 from ortune.data.stream import Stream
-from ortune.scoring.detection import read_labels
+from ortune.metrics.common.detection import read_labels
 
 IDS = TensorSpec("ids", "int64", ("batch", "seq"))
 MASK = TensorSpec("mask", "float32", ("batch", 2, 2))

@@ -10,13 +10,13 @@ import numpy as np
 import onnx
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.runtimes.onnxruntime import device_session
+from ortune.backends.runtimes.onnxruntime import session as ort
 from ortune.core.session import DeviceTimed, Session
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.worker import tasks
 from ortune.measurement.worker.workbench import Workbench
-from ortune.runtimes.onnxruntime import device_session
-from ortune.runtimes.onnxruntime import session as ort
 
 MODEL = """
 <ir_version: 10, opset_import: ["" : 21]>

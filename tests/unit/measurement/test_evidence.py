@@ -18,7 +18,7 @@ from ortune.core.trial import Score, Verdict
 from ortune.core.wording import means
 from ortune.measurement.accuracy import judge, provable, scored, unresolved
 from ortune.measurement.evidence import numbered
-from ortune.statistics import betting, paired
+from ortune.measurement.statistics import betting, paired
 
 ERRORS = Budget.parse("max-error<=0.01")
 

@@ -14,7 +14,7 @@ from ortune.core.metric import Metric
 from ortune.core.trial import Verdict
 from ortune.measurement.accuracy import judge, provable, scored
 from ortune.measurement.evidence import Evidence, Paired, check_bounds, weigh
-from ortune.statistics import betting, binomial, paired
+from ortune.measurement.statistics import betting, binomial, paired
 
 BUDGETS = [
     *("cosine>=0.9", "cosine(share=0.5)>=0.9", "cosine(share=0)>=0.9", "max-error<=0.3"),

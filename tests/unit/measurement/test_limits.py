@@ -20,8 +20,8 @@ from ortune.measurement import process
 from ortune.measurement.allowance import Allowance
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed
-from ortune.workloads.latency import Latency
-from ortune.workloads.throughput import Throughput
+from ortune.measurement.workloads.latency import Latency
+from ortune.measurement.workloads.throughput import Throughput
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>

@@ -47,8 +47,8 @@ def test_each_figure_is_the_best_round_less_the_cost_of_a_call(tmp_path: Path) -
 
 
 def test_the_models_do_what_they_say(tmp_path: Path) -> None:
-    from ortune.model.analysis.facts import facts
-    from ortune.model.io import file
+    from ortune.graph.analysis.facts import facts
+    from ortune.graph.io import file
 
     models = write(tmp_path, 64 * MB, 4 * MB)
     for name, model in models.items():

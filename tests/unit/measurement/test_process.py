@@ -17,6 +17,7 @@ from ortune_toys.backends.hang import Hang
 from ortune_toys.backends.hog import Hog
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.runtimes.onnxruntime import keys, session
 from ortune.backends.torch import Torch
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadSettings, OutOfTime
@@ -24,14 +25,13 @@ from ortune.core.hardware.cpus import effective_cpus, instruction_sets, usable_c
 from ortune.core.observer import Probe
 from ortune.core.progress import time_limit
 from ortune.data import stream
+from ortune.graph.parts.probed import Watch
 from ortune.measurement.job import MAIN, WorkerJob
 from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.process import Worker, WorkerFailed, capabilities, demand
 from ortune.measurement.worker.workbench import Workbench
 from ortune.metrics.snr import Snr
-from ortune.model.parts.probed import Watch
-from ortune.observers.min_max import MinMax
-from ortune.runtimes.onnxruntime import keys, session
+from ortune.quantizers.observers.min_max import MinMax
 
 
 def test_this_interpreter_answers_what_is_read_here() -> None:

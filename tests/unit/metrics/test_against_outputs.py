@@ -14,10 +14,10 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadData
 from ortune.core.metric import Kind, Metric
 from ortune.metrics.agreement import Agreement
+from ortune.metrics.common.fidelity import Fidelity
 from ortune.metrics.cosine import Cosine
 from ortune.metrics.max_error import MaxError
 from ortune.metrics.snr import Snr
-from ortune.scoring.fidelity import Fidelity
 
 METRICS: list[Metric] = [Cosine(), MaxError(), Snr(), Agreement()]
 PERFECT = {"cosine": 1.0, "max-error": 0.0, "snr": 200.0, "agreement": 1.0}

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.true_half import rounded
 from tests.unit.quantizing import model_of, normal, ops, run, snr
 
-from ortune.model.graph import edit
+from ortune.graph.ir import edit
 from ortune.quantizers.bf16 import CPU_KERNELS, Bf16
 from ortune.transforms.raise_opset import RaiseOpset
 

@@ -9,7 +9,7 @@ from tests.unit.kit import cnn, images, mlp, rows, weights
 from tests.unit.quantizing import model_of, normal, observe, ops, quantize, run
 
 from ortune.core.errors import Refused
-from ortune.model.graph import edit
+from ortune.graph.ir import edit
 from ortune.quantizers.adaptive_rounding import AdaptiveRounding
 from ortune.quantizers.bias_correction import BiasCorrection
 from ortune.quantizers.int8_static import Int8Static

@@ -8,9 +8,9 @@ import pytest
 from tests.unit.quantizing import model_of, normal, quantize, run, snr
 
 from ortune.core.errors import BadSettings, Refused
-from ortune.model.graph import edit
-from ortune.quantization import grid as grids
+from ortune.graph.ir import edit
 from ortune.quantizers.clip_weights import ClipWeights
+from ortune.quantizers.common import grid as grids
 from ortune.quantizers.int8_static import Int8Static
 
 SIDE = 400

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.quantizing import model_of, normal, ops, run, snr
 
 from ortune.core.errors import Refused
-from ortune.model.graph import edit
+from ortune.graph.ir import edit
 from ortune.quantizers.fp16 import Fp16
 
 

@@ -15,8 +15,8 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.facts import Facts
-from ortune.model.analysis.facts import facts
-from ortune.model.graph import edit
+from ortune.graph.analysis.facts import facts
+from ortune.graph.ir import edit
 from ortune.quantizers.fp8 import Fp8, to_float8, weight_steps
 
 TEXT = """<ir_version: 9, opset_import: ["": 19]> g (float[n,32] x) => (float[n,32] y) {

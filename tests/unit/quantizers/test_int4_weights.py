@@ -21,9 +21,9 @@ from tests.unit.quantizing import (
 
 from ortune.core.errors import BadData, BadSettings, Refused
 from ortune.core.observer import Moments, Range
-from ortune.model.graph import edit
-from ortune.model.io import file
-from ortune.quantization.block_grid import Spec
+from ortune.graph.io import file
+from ortune.graph.ir import edit
+from ortune.quantizers.common.block_grid import Spec
 from ortune.quantizers.int4_weights import Int4Weights
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_weights import Int8Weights

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.quantizing import model_of, normal, ops, optimized, quantize, run, snr
 
 from ortune.core.errors import BadSettings, Refused
-from ortune.model.graph import edit
-from ortune.quantization import contrib_ops
+from ortune.graph.ir import edit
 from ortune.quantizers.adaptive_rounding import AdaptiveRounding
+from ortune.quantizers.common import contrib_ops
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 
 PAIR = """<ir_version: 8, opset_import: ["": 17]>

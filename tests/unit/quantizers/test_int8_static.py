@@ -13,7 +13,7 @@ from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Observer, Range
 from ortune.core.plugins import catalog
 from ortune.core.step import Quantizer
-from ortune.model.graph import edit
+from ortune.graph.ir import edit
 from ortune.quantizers.int8_static import Int8Static
 
 CNN = """<ir_version: 8, opset_import: ["": 17]>

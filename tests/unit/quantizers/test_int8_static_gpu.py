@@ -13,11 +13,11 @@ from tests.unit.quantizers.test_int8_static import CNN, CNN_WEIGHTS, FRESH, IMAG
 from tests.unit.quantizing import model_of, normal, ops, quantize, run, snr
 
 from ortune.core.errors import BadSettings, Refused
-from ortune.model.graph import edit
-from ortune.model.graph.qdq import is_weight
-from ortune.model.lint import gpu
-from ortune.quantization.qdq import runtime_rules
-from ortune.quantization.qdq.runtime_rules import Gives
+from ortune.graph.ir import edit
+from ortune.graph.ir.qdq import is_weight
+from ortune.graph.lint import gpu
+from ortune.quantizers.common.qdq import runtime_rules
+from ortune.quantizers.common.qdq.runtime_rules import Gives
 from ortune.quantizers.fp16 import Fp16
 from ortune.quantizers.int8_static import Int8Static
 

@@ -12,7 +12,7 @@ from tests.unit.quantizing import model_of, normal, ops, optimized, quantize, ru
 
 from ortune.core.errors import BadSettings, Refused
 from ortune.core.observer import Range
-from ortune.model.graph import edit
+from ortune.graph.ir import edit
 from ortune.quantizers.int8_static import Int8Static
 
 IDS = np.array([[1, 5, 0, 7], [63, 2, 9, 9]])

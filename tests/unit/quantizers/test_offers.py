@@ -18,7 +18,7 @@ from ortune.core.step import Quantizer
 from ortune.quantizers.fp16 import Fp16
 from ortune.quantizers.int4_weights import Int4Weights
 from ortune.quantizers.int8_static import Int8Static
-from ortune.recipe.space import recipes
+from ortune.search.recipe.space import recipes
 
 CPU = frozenset({"int8", "int8-dynamic"})
 OPENVINO = frozenset({"int8", "int8-weights"})

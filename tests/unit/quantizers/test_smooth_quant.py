@@ -9,7 +9,7 @@ from tests.unit.kit import cnn, images
 from tests.unit.quantizing import model_of, normal, ops, quantize, run, snr
 
 from ortune.core.errors import BadSettings, Refused
-from ortune.model.graph import edit
+from ortune.graph.ir import edit
 from ortune.quantizers import smooth_quant
 from ortune.quantizers.int8_static import Int8Static
 from ortune.quantizers.smooth_quant import SmoothQuant

@@ -14,9 +14,9 @@ from tests.unit.search.given import PLANS, Clock, Given, told
 
 from ortune.core.study import Header, Study
 from ortune.core.trial import Plan
-from ortune.experiment.ledger import read_study, write_header
-from ortune.recipe.space import Space
+from ortune.search.experiment.ledger import read_study, write_header
 from ortune.search.loop import Aim, search
+from ortune.search.recipe.space import Space
 
 
 @pytest.fixture

@@ -31,24 +31,24 @@ from ortune.core.hardware import cpus
 from ortune.core.plugins import catalog, codec
 from ortune.core.plugins.plugin import Plugin
 from ortune.core.plugins.spelling import parse
+from ortune.core.roles import deciding
 from ortune.core.step import AS_IS, Quantizer, Transform
 from ortune.core.study import Header, Job
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
 from ortune.core.workload import Workload
-from ortune.experiment.context import Context
-from ortune.experiment.ledger import Ledger, read_study, write_header
-from ortune.experiment.surveys import RegionJournal
 from ortune.measurement.job import Failure
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.worker import tasks
-from ortune.quantization.roles import deciding
-from ortune.regions.choice import mixable
-from ortune.regions.survey import RegionCost, Survey, SurveyRequest
 from ortune.search import loop as searching
 from ortune.search import optimize as optimizing
 from ortune.search import targets as targeting
 from ortune.search.adaptive import Adaptive
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.ledger import Ledger, read_study, write_header
+from ortune.search.experiment.surveys import RegionJournal
 from ortune.search.loop import Aim
+from ortune.search.mixed_precision.choice import mixable
+from ortune.search.mixed_precision.survey import RegionCost, Survey, SurveyRequest
 from ortune.search.policy import Policy
 from ortune.search.targets import read_targets
 

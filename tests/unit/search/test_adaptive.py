@@ -17,17 +17,17 @@ from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Edit, Recipe, Step, Transform
 from ortune.core.trial import Interval, Plan, Proposal, Score, Status, Trial, Verdict
+from ortune.measurement.workloads.latency import Latency
 from ortune.quantizers.int8_static import Int8Static
-from ortune.recipe.space import Space, Target
-from ortune.regions.survey import SurveyRequest
 from ortune.search import adaptive
 from ortune.search.adaptive import Adaptive
 from ortune.search.expectation.candidates import Candidate
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.mixtures import WantedSurvey
 from ortune.search.expectation.surrogate import Normal
+from ortune.search.mixed_precision.survey import SurveyRequest
 from ortune.search.policy import View
-from ortune.workloads.latency import Latency
+from ortune.search.recipe.space import Space, Target
 
 OPS = {"MatMul": 60, "Add": 60, "LayerNormalization": 25, "Softmax": 12, "Gelu": 12}
 FACTS = Facts(OPS, 170, 1, 80_000_000, {}, 17, 8, (), ())

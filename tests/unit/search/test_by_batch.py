@@ -20,13 +20,14 @@ from ortune.core.plugins.spelling import parse
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.study import Header, Study
 from ortune.core.trial import Interval, Plan, Status, Trial, Verdict
-from ortune.experiment import measure
-from ortune.experiment.build import Files
-from ortune.experiment.ledger import Ledger, write_header
+from ortune.reporting.sections.batches import crossing
 from ortune.search import by_batch
+from ortune.search.batch_rows import at, rows
 from ortune.search.by_batch import LEADERS, Sweep, demand, leading
+from ortune.search.experiment import measure
+from ortune.search.experiment.build import Files
+from ortune.search.experiment.ledger import Ledger, write_header
 from ortune.search.request import Optimize
-from ortune.sections.batches import at, crossing, rows
 
 FLOAT = Plan(Recipe("clean"), Cpu(threads=1))
 INT8 = Plan(Recipe("int8", (parse(Quantizer, "int8-dynamic"),)), Cpu(threads=1, arena=False))

@@ -11,10 +11,10 @@ from tests.unit.studies import CLEAN, baseline, trial
 from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Outcome, outcome
 from ortune.core.trial import Block, Burst, Interval, Measurement, Pair, Plan, Trial
-from ortune.experiment import measure
 from ortune.measurement.machine import noise
 from ortune.measurement.timing import stats
 from ortune.search.conclusion import machine, what_would_be_found
+from ortune.search.experiment import measure
 
 QUIET = noise.Record(10, 4, 1.0, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 100, (2600, 2600), 50, (1.0,), {})
 LEVEL, FASTER = Interval(1.0, 0.99, 1.01), Interval(0.5, 0.49, 0.51)

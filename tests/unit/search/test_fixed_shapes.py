@@ -21,16 +21,16 @@ from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Interval, Plan, Trial
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream, write
-from ortune.experiment.context import Context
-from ortune.experiment.evaluate import Attempts
-from ortune.experiment.ledger import Ledger
-from ortune.recipe.build import Material
-from ortune.recipe.space import Space, Target
+from ortune.measurement.workloads.latency import Latency
 from ortune.search import fixed_shapes
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.evaluate import Attempts
+from ortune.search.experiment.ledger import Ledger
 from ortune.search.fixed_shapes import Unfixed, fixing
 from ortune.search.optimize import explore, run
+from ortune.search.recipe.build import Material
+from ortune.search.recipe.space import Space, Target
 from ortune.search.request import Optimize
-from ortune.workloads.latency import Latency
 
 IDS = TensorSpec("ids", "int64", ("batch", "length"))
 MASK = TensorSpec("mask", "int64", ("batch", None))

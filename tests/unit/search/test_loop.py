@@ -29,9 +29,9 @@ from ortune.core.hardware.paid import Paid, PlanTally
 from ortune.core.step import Recipe
 from ortune.core.study import Study
 from ortune.core.trial import Interval, Plan, Proposal, Status, Trial, Untried, Verdict
-from ortune.experiment import evaluate, measure
 from ortune.measurement.timing import stats
 from ortune.search import loop
+from ortune.search.experiment import evaluate, measure
 from ortune.search.loop import closing
 from ortune.search.policy import LeftOut, View
 

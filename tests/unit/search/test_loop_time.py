@@ -17,9 +17,9 @@ from ortune.core.acceptance import Goal
 from ortune.core.event import Note, TimeLeft, Unconfirmed
 from ortune.core.study import Study
 from ortune.core.trial import Plan
-from ortune.experiment.evaluate import Attempts
-from ortune.regions.survey import SurveyRequest
 from ortune.search import loop
+from ortune.search.experiment.evaluate import Attempts
+from ortune.search.mixed_precision.survey import SurveyRequest
 from ortune.search.policy import LeftOut, View
 from ortune.search.reserve import Reserve
 

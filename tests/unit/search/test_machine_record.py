@@ -18,10 +18,10 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.facts import Facts
 from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
+from ortune.measurement.workloads.latency import Latency
 from ortune.search import warm_start
 from ortune.search.expectation.priors import elsewhere
 from ortune.search.warm_start import MachineRecord, machine_kind, parsed, written
-from ortune.workloads.latency import Latency
 
 OFFERED = Capabilities(
     versions={"onnxruntime": "1.31.1", "numpy": "2.3.1", "openvino": "2026.2.0-1-abc"},

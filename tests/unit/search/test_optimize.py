@@ -14,10 +14,10 @@ from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities
 from ortune.core.hardware.paid import NOTHING, Paid
 from ortune.core.study import Study
-from ortune.experiment.context import Context
-from ortune.experiment.ledger import Ledger, read_header, write_ending, write_header
-from ortune.recipe.space import Target
 from ortune.search import optimize, warm_start
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.ledger import Ledger, read_header, write_ending, write_header
+from ortune.search.recipe.space import Target
 from ortune.search.request import Optimize
 
 OFFERED = Capabilities(versions={"onnxruntime": "1.31.1"}, machine={"cpu": "A CPU"})

@@ -15,11 +15,11 @@ from tests.unit.search.scenarios import TRANSFORMER, Piece, Scenario, on
 from tests.unit.search.test_adaptive import view
 
 from ortune.core.trial import Trial
-from ortune.experiment import surveys
-from ortune.experiment.ledger import read_study
-from ortune.regions.survey import MixtureTried, Survey, SurveyRequest
 from ortune.search.expectation.mixtures import longest_s
+from ortune.search.experiment import surveys
+from ortune.search.experiment.ledger import read_study
 from ortune.search.loop import RegionSearch
+from ortune.search.mixed_precision.survey import MixtureTried, Survey, SurveyRequest
 
 SOUND = tuple(Piece(f"sound{i}", 0.06, 0.03) for i in range(8))
 FRAGILE = Piece("fragile", 0.05, 5.0)

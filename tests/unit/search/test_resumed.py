@@ -17,10 +17,10 @@ from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.metric import Metric
 from ortune.core.study import Study
 from ortune.core.trial import Plan
-from ortune.experiment.ledger import Ledger, write_header
 from ortune.metrics.function import Function
 from ortune.metrics.map import Map
 from ortune.metrics.score import EvaluateScore
+from ortune.search.experiment.ledger import Ledger, write_header
 from ortune.search.optimize import demand_asked, optimize
 from ortune.search.request import Optimize
 

@@ -12,8 +12,8 @@ from tests.unit import studies
 from ortune.core.event import Event, Note, silent
 from ortune.core.hardware.paid import NOTHING, Paid, PlanTally
 from ortune.core.study import Study
-from ortune.experiment.context import Context
-from ortune.experiment.ledger import Ledger, read_header, write_ending, write_header
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.ledger import Ledger, read_header, write_ending, write_header
 from ortune.search.request import Optimize
 from ortune.search.warm_start import MachineRecord, begun, concluded, learn, record_for
 

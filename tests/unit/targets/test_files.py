@@ -11,11 +11,11 @@ from tests.unit import packaged
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.bundle.engine.manifest import Signature
 from ortune.bundle.package import Packaged, package
 from ortune.bundle.source import Source
 from ortune.core.errors import BackendMissing, BadSettings, OrtuneError
 from ortune.core.facts import TensorSpec
-from ortune.engine.manifest import Signature
 from ortune.targets.huggingface import HuggingFace, card, read_evidence
 from ortune.targets.onnx import OnnxFile
 from ortune.targets.ort_mobile import OrtMobile

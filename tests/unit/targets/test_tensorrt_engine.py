@@ -16,12 +16,12 @@ import pytest
 from tests.recorded import recordings
 from tests.unit import packaged
 
+from ortune.backends.runtimes.tensorrt import library
 from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.backends.torch import Torch
 from ortune.bundle.package import package
 from ortune.bundle.source import unpacked
 from ortune.core.errors import BackendMissing, BadModel, BadSettings
-from ortune.runtimes.tensorrt import library
 from ortune.targets.tensorrt_engine import TensorrtPackage
 
 HEAD = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1, "mine": 1]>\n'

@@ -21,6 +21,7 @@ from tritonclient.grpc import model_config_pb2
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.bundle.engine.manifest import Signature
 from ortune.bundle.package import package
 from ortune.bundle.source import Source
 from ortune.bundle.target import Target
@@ -28,7 +29,6 @@ from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadModel, BadSettings, OrtuneError
 from ortune.core.facts import TensorSpec
 from ortune.core.plugins import spelling
-from ortune.engine.manifest import Signature
 from ortune.targets.triton import RELEASES, Triton, read_accelerator_options, spell_message
 
 HERE = ort.__version__

@@ -11,7 +11,7 @@ from tests.unit.kit import cnn, images, mlp, rows, weights
 from tests.unit.quantizing import model_of, normal, ops, quantize, run, snr
 
 from ortune.core.errors import BadSettings
-from ortune.model.analysis.facts import facts
+from ortune.graph.analysis.facts import facts
 from ortune.quantizers.int8_static import Int8Static
 from ortune.transforms.cross_layer_equalization import CrossLayerEqualization
 

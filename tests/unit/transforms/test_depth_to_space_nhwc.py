@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.rewriting import model_of, normal, ops, transformed
 
-from ortune.model.graph import edit
+from ortune.graph.ir import edit
 from ortune.transforms.depth_to_space_nhwc import DepthToSpaceNhwc
 
 STEP = DepthToSpaceNhwc()

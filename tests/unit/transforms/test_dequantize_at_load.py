@@ -10,7 +10,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from ortune.model.io import file
+from ortune.graph.io import file
 from ortune.quantizers.int8_weights import Int8Weights
 from ortune.transforms.dequantize_at_load import DequantizeAtLoad
 

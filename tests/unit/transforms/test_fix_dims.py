@@ -16,11 +16,11 @@ from ortune.core.plugins.plugin import spell
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Recipe, Transform
 from ortune.data import synthetic
-from ortune.model.analysis.facts import facts
-from ortune.model.graph import spec
-from ortune.model.io import file
-from ortune.model.io.check import check, signature
-from ortune.recipe.build import build
+from ortune.graph.analysis.facts import facts
+from ortune.graph.io import file
+from ortune.graph.io.check import check, signature
+from ortune.graph.ir import spec
+from ortune.search.recipe.build import build
 from ortune.transforms.fix_dims import FixDims
 from ortune.transforms.free_dims import FreeDims
 from ortune.transforms.simplify import Simplify

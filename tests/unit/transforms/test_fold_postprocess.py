@@ -12,11 +12,11 @@ from tests.unit.rewriting import model_of, normal, run
 from ortune.core.errors import OrtuneError
 from ortune.core.step import Recipe
 from ortune.data import synthetic
-from ortune.model.analysis.facts import facts
-from ortune.model.graph import spec
-from ortune.model.io import file
-from ortune.model.io.check import problems
-from ortune.recipe.build import build
+from ortune.graph.analysis.facts import facts
+from ortune.graph.io import file
+from ortune.graph.io.check import problems
+from ortune.graph.ir import spec
+from ortune.search.recipe.build import build
 from ortune.transforms.fold_postprocess import FoldPostprocess
 
 

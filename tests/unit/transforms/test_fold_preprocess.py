@@ -19,11 +19,11 @@ from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError
 from ortune.core.step import Recipe
 from ortune.data import feeds, synthetic
 from ortune.data.stream import Stream
-from ortune.model.analysis.facts import facts
-from ortune.model.graph import spec
-from ortune.model.io import file
-from ortune.model.io.check import problems
-from ortune.recipe.build import build
+from ortune.graph.analysis.facts import facts
+from ortune.graph.io import file
+from ortune.graph.io.check import problems
+from ortune.graph.ir import spec
+from ortune.search.recipe.build import build
 from ortune.transforms.fold_preprocess import FoldPreprocess
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.5)

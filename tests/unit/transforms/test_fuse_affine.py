@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.unit.rewriting import loaded, model_of, normal, ops, transformed
 
-from ortune.model.graph.edit import const_array, take_notes
+from ortune.graph.ir.edit import const_array, take_notes
 from ortune.transforms.fuse_affine import FuseAffine
 from ortune.transforms.fuse_batch_norm import FuseBatchNorm
 

@@ -28,10 +28,10 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.model.analysis.facts import facts
-from ortune.model.graph import edit
-from ortune.model.io.check import check, signature
-from ortune.recipe.space import clean
+from ortune.graph.analysis.facts import facts
+from ortune.graph.io.check import check, signature
+from ortune.graph.ir import edit
+from ortune.search.recipe.space import clean
 from ortune.transforms.fuse_attention import FuseAttention
 from ortune.transforms.simplify import Simplify
 

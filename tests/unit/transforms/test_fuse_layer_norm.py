@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.unit.rewriting import becomes, left_alone, model_of, normal, run, transformed
 
-from ortune.model.graph.edit import take_notes
+from ortune.graph.ir.edit import take_notes
 from ortune.transforms.fuse_layer_norm import FuseLayerNorm
 
 STEP = FuseLayerNorm()

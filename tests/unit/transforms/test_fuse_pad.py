@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.unit.rewriting import becomes, model_of, normal, ops, transformed
 
-from ortune.model.graph import edit
+from ortune.graph.ir import edit
 from ortune.transforms.fuse_pad import FusePad
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.rewriting import becomes, left_alone, model_of, normal, run, transformed
 
 from ortune.core.facts import Facts
-from ortune.model.graph.edit import take_notes
+from ortune.graph.ir.edit import take_notes
 from ortune.transforms.fuse_rms_norm import FuseRmsNorm
 
 STEP = FuseRmsNorm()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.unit.rewriting import becomes, left_alone, model_of, normal, ops, transformed
 
-from ortune.model.graph.edit import take_notes
+from ortune.graph.ir.edit import take_notes
 from ortune.transforms.fuse_silu import FuseSilu
 
 FEEDS = [{"x": normal(2, 5) * 3}, {"x": np.array([[-80, -10, 0, 10, 80]], np.float32)}]

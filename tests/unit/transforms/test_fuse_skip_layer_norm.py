@@ -8,7 +8,7 @@ from tests.unit.rewriting import becomes, model_of, normal, transformed
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core.capabilities import Capabilities
-from ortune.model.graph.edit import take_notes
+from ortune.graph.ir.edit import take_notes
 from ortune.transforms.fuse_skip_layer_norm import FuseSkipLayerNorm
 
 STEP = FuseSkipLayerNorm()

@@ -10,7 +10,7 @@ from tests.unit.quantizing import quantize
 from tests.unit.rewriting import loaded, normal, ops, transformed
 
 from ortune.core.errors import BadSettings
-from ortune.model.graph.edit import attribute, take_notes
+from ortune.graph.ir.edit import attribute, take_notes
 from ortune.quantizers.int8_static import Int8Static
 from ortune.transforms.group_convs import GroupConvs
 from ortune.transforms.widen_groups import WidenGroups

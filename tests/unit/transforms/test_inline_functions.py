@@ -12,7 +12,7 @@ from ortune.core.errors import Refused
 from ortune.core.plugins import catalog
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import Transform
-from ortune.model.graph.edit import take_notes
+from ortune.graph.ir.edit import take_notes
 
 MODEL = """<ir_version: 10, opset_import: ["": 17, "own": 1]>
 g (float[n,8] x) => (float[n,8] y) <float[8,8] w, float[8] b> {

@@ -16,9 +16,9 @@ from ortune.cli.main import main
 from ortune.core.errors import BadModel, OrtuneError, Refused
 from ortune.core.facts import Facts
 from ortune.core.step import Transform
-from ortune.model.graph import edit
-from ortune.model.io import file
-from ortune.model.io.check import check, signature
+from ortune.graph.io import file
+from ortune.graph.io.check import check, signature
+from ortune.graph.ir import edit
 from ortune.transforms.fix_dims import FixDims
 from ortune.transforms.ir_version import IrVersion
 from ortune.transforms.lower_opset import LowerOpset

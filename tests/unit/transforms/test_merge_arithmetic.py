@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from tests.unit.rewriting import becomes, leaves, model_of, normal, ops, transformed
 
-from ortune.model.graph import edit
+from ortune.graph.ir import edit
 from ortune.transforms.merge_arithmetic import MergeArithmetic
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>'

@@ -8,7 +8,7 @@ from tests.unit.rewriting import Arrays, model_of, normal, ops, run, transformed
 
 from ortune.core.errors import BadModel, Refused
 from ortune.core.facts import Facts
-from ortune.model.graph import edit
+from ortune.graph.ir import edit
 from ortune.transforms.raise_opset import RaiseOpset
 
 X = {"x": normal(2, 4, 6)}

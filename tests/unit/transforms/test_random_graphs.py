@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from tests import graphs, sweeps
 
 from ortune.core.step import Transform
-from ortune.model.io.check import check, signature
+from ortune.graph.io.check import check, signature
 from ortune.transforms.simplify import Simplify
 
 Arrays = Sequence[np.ndarray]

@@ -12,8 +12,8 @@ from tests.unit.rewriting import leaves, loaded, normal, ops, transformed
 
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
-from ortune.model.analysis.facts import facts
-from ortune.model.graph import edit
+from ortune.graph.analysis.facts import facts
+from ortune.graph.ir import edit
 from ortune.quantizers.int8_static import Int8Static
 from ortune.transforms.split_conv_transpose import SplitConvTranspose
 

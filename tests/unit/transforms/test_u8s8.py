@@ -11,8 +11,8 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
 from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
-from ortune.model.analysis.facts import facts
-from ortune.recipe.space import clean
+from ortune.graph.analysis.facts import facts
+from ortune.search.recipe.space import clean
 from ortune.transforms.dequantize_late import DequantizeLate
 from ortune.transforms.fuse_dynamic_products import FuseDynamicProducts
 from ortune.transforms.tidy_pairs import TidyPairs

@@ -26,6 +26,7 @@ from ortune.analysis.benchmark.interleave import (
 )
 from ortune.analysis.benchmark.requests import Bench
 from ortune.backends.cpu import Cpu
+from ortune.bundle.engine import archive
 from ortune.core import custom_ops
 from ortune.core.backend import Backend, GraphLevel, graph_level
 from ortune.core.capabilities import HERE
@@ -39,16 +40,15 @@ from ortune.core.session import Tensors
 from ortune.core.trial import Interval
 from ortune.core.workload import Workload
 from ortune.data import given, sources, stream
-from ortune.engine import archive
+from ortune.data.zoo.digit_cnn import DigitCnn
+from ortune.graph.analysis import facts as model_facts
+from ortune.graph.io import file
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import energy
 from ortune.measurement.machine.noise import Advice
 from ortune.measurement.process import demand
 from ortune.measurement.timing import stats
-from ortune.model.analysis import facts as model_facts
-from ortune.model.io import file
-from ortune.samples.digit_cnn import DigitCnn
-from ortune.workloads.latency import Latency
+from ortune.measurement.workloads.latency import Latency
 
 _WORKER = "ortune.analysis.benchmark.frame_worker"
 
@@ -373,7 +373,7 @@ class Fitness:
 
 def here() -> Fitness:
     """Time the digit CNN against itself on this machine's CPU provider."""
-    with as_file(files("ortune.samples") / "digit_cnn.onnx") as model:
+    with as_file(files("ortune.data.zoo") / "digit_cnn.onnx") as model:
         return fitness(model, Cpu(threads=DigitCnn.threads), DigitCnn.batch)
 
 

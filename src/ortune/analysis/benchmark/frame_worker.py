@@ -19,17 +19,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.backends.runtimes.onnxruntime.engine_cache import watched
+from ortune.bundle.engine.call import Call
+from ortune.bundle.engine.engine import Engine
+from ortune.bundle.engine.load import load
 from ortune.core.errors import BadData, OrtuneError
 from ortune.core.hardware.cpus import waited_ns
 from ortune.core.plugins import user_function
 from ortune.core.session import Tensors
-from ortune.engine.call import Call
-from ortune.engine.engine import Engine
-from ortune.engine.load import load
 from ortune.measurement.job import MAIN
 from ortune.measurement.worker import __main__ as program
 from ortune.measurement.worker.workbench import Round, SessionLane, Workbench
-from ortune.runtimes.onnxruntime.engine_cache import watched
 
 BARE, FRAME, MODEL = "", "frame", "model"
 """What a run is: a call of the engine, a frame, the engine's part of a frame."""

@@ -19,14 +19,14 @@ from ortune.core.event import Progress, Sink, silent
 from ortune.core.result import TableResult
 from ortune.core.trial import Burst, Interval, Pair
 from ortune.core.workload import Span, Workload
-from ortune.load_generation.lanes import percentile
+from ortune.graph.io import file
+from ortune.measurement.arrivals.lanes import percentile
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.machine.noise import Advice
 from ortune.measurement.process import PROGRAM, Worker, WorkerFailed, capabilities, lone
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.turns import Warmed, blocks, burst, pace, ready, warm
-from ortune.model.io import file
 
 _SHOWN = (
     *("model", "backend", "environment", "workload", "batch", "again", "p50_ns", "per_second"),

@@ -17,9 +17,6 @@ import onnx_ir as ir
 
 from ortune.analysis.calibration_quality.requests import Calibrate
 from ortune.backends.cpu import Cpu
-from ortune.calibration import ranges_file, tensorrt_cache
-from ortune.calibration.activity import Inactive, activity_probes, inactive
-from ortune.calibration.calibrate import calibrate_groups
 from ortune.core import wording
 from ortune.core.atomic_write import write_text
 from ortune.core.errors import BadSettings
@@ -36,11 +33,14 @@ from ortune.core.workload import spread
 from ortune.data import augment as augmenting
 from ortune.data import feeds as feeds_module
 from ortune.data.feeds import Feeds
+from ortune.graph.analysis import facts as model_facts
+from ortune.graph.io import file, names
+from ortune.graph.ir import edit
+from ortune.graph.shapes.infer import infer
 from ortune.measurement.rolled import Sequenced
-from ortune.model.analysis import facts as model_facts
-from ortune.model.graph import edit
-from ortune.model.io import file, names
-from ortune.model.shapes.infer import infer
+from ortune.quantizers.calibration import ranges_file, tensorrt_cache
+from ortune.quantizers.calibration.activity import Inactive, activity_probes, inactive
+from ortune.quantizers.calibration.calibrate import calibrate_groups
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,7 @@ class Calibration(TableResult):
     notes: tuple[str, ...]
 
     def save(self, path: str | Path) -> Path:
-        """Write the ranges as JSON; see `ortune.calibration.ranges_file`."""
+        """Write the ranges as JSON; see `ortune.quantizers.calibration.ranges_file`."""
         return write_text(Path(path), json.dumps(self.document, indent=1) + "\n")
 
     def save_tensorrt(self, path: str | Path, version: str = TENSORRT) -> Path:

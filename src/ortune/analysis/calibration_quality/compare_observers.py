@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from ortune.analysis.calibration_quality.calibrate import probes, settled
 from ortune.analysis.calibration_quality.requests import CompareObservers
 from ortune.backends.cpu import Cpu
-from ortune.calibration import ranges_file
-from ortune.calibration.calibrate import calibrate_groups
 from ortune.core.backend import Backend
 from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings, OrtuneError
@@ -35,18 +33,20 @@ from ortune.core.trial import Score
 from ortune.core.workload import spread
 from ortune.data import augment as augmenting
 from ortune.data.feeds import Feeds
-from ortune.experiment import measure
-from ortune.experiment.context import Context
-from ortune.experiment.prepare import prepare
-from ortune.experiment.request import ExperimentRequest
-from ortune.experiment.scores import records
 from ortune.measurement.accuracy import judge
 from ortune.measurement.job import MAIN
 from ortune.measurement.process import WorkerFailed, demand
 from ortune.measurement.timing.turns import ready
+from ortune.metrics.common.fidelity import Fidelity
 from ortune.metrics.snr import Snr
-from ortune.recipe.build import Material, build_in
-from ortune.scoring.fidelity import Fidelity
+from ortune.quantizers.calibration import ranges_file
+from ortune.quantizers.calibration.calibrate import calibrate_groups
+from ortune.search.experiment import measure
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.prepare import prepare
+from ortune.search.experiment.request import ExperimentRequest
+from ortune.search.experiment.scores import records
+from ortune.search.recipe.build import Material, build_in
 
 Records = NDArray[np.float64]
 

@@ -27,7 +27,7 @@ from ortune.core.request import verb
 from ortune.core.result import TableResult
 from ortune.core.study import Study
 from ortune.core.trial import Interval
-from ortune.experiment.ledger import read_study
+from ortune.search.experiment.ledger import read_study
 
 _LATENCY = "latency"
 _SERVED = "latency from the intended start"

@@ -25,15 +25,15 @@ from ortune.core.result import TableResult
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Interval
 from ortune.data import given
+from ortune.graph.analysis import facts as model_facts
+from ortune.graph.io import file
 from ortune.measurement.process import Worker, WorkerFailed, capabilities, lone, optimize_offline
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, fresh_pairs
 from ortune.measurement.timing.rank_sum import differ
 from ortune.measurement.timing.turns import ready
-from ortune.model.analysis import facts as model_facts
-from ortune.model.io import file
-from ortune.recipe.build import Material, build_in
-from ortune.recipe.space import clean
+from ortune.search.recipe.build import Material, build_in
+from ortune.search.recipe.space import clean
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,9 @@ from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse_list
 from ortune.core.request import verb
 from ortune.core.result import TableResult
-from ortune.measurement.job import MAIN, WorkerJob
-from ortune.measurement.process import Worker, WorkerFailed, capabilities
-from ortune.model.analysis import facts as model_facts
-from ortune.model.analysis.dataflow import Origin
-from ortune.model.analysis.node_costs import (
+from ortune.graph.analysis import facts as model_facts
+from ortune.graph.analysis.dataflow import Origin
+from ortune.graph.analysis.node_costs import (
     Account,
     Body,
     LargeTensor,
@@ -36,20 +34,22 @@ from ortune.model.analysis.node_costs import (
     sums,
     tensors,
 )
-from ortune.model.analysis.regions import regions
-from ortune.model.analysis.saturation import Saturable, saturable
-from ortune.model.analysis.weight_values import weight_values
-from ortune.model.diff import compare
-from ortune.model.diff.result import Diff
-from ortune.model.graph import edit
-from ortune.model.graph.spec import type_name
-from ortune.model.io import file, names
-from ortune.model.lint import gpu
-from ortune.model.lint.gpu import SHAPES
-from ortune.model.lint.rules import Finding, finding, lint, ordered
-from ortune.model.shapes.infer import shaped
+from ortune.graph.analysis.regions import regions
+from ortune.graph.analysis.saturation import Saturable, saturable
+from ortune.graph.analysis.weight_values import weight_values
+from ortune.graph.diff import compare
+from ortune.graph.diff.result import Diff
+from ortune.graph.io import file, names
+from ortune.graph.ir import edit
+from ortune.graph.ir.spec import type_name
+from ortune.graph.lint import gpu
+from ortune.graph.lint.gpu import SHAPES
+from ortune.graph.lint.rules import Finding, finding, lint, ordered
+from ortune.graph.shapes.infer import shaped
+from ortune.measurement.job import MAIN, WorkerJob
+from ortune.measurement.process import Worker, WorkerFailed, capabilities
 from ortune.quantizers.drop_pairs import DropPairs
-from ortune.recipe.space import clean
+from ortune.search.recipe.space import clean
 
 _TIMEOUT_S = 600
 
@@ -150,7 +150,7 @@ class Inspection(TableResult):
 
     Attributes:
         model: Its file.
-        digest: As `ortune.model.io.file.digest`; None where the weights were not read.
+        digest: As `ortune.graph.io.file.digest`; None where the weights were not read.
         file_bytes: With external data.
         producer: Who wrote the file.
         facts: Counts, inputs and outputs. `flops` is of the shapes asked for.

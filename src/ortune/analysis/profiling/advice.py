@@ -34,12 +34,12 @@ from ortune.core.reading import step as read_step
 from ortune.core.step import Quantizer, Recipe, Step, Transform
 from ortune.data import given
 from ortune.data.feeds import Feeds
+from ortune.graph.analysis import facts as model_facts
+from ortune.graph.io import file, names
+from ortune.graph.ir import edit
 from ortune.measurement.process import capabilities
-from ortune.model.analysis import facts as model_facts
-from ortune.model.graph import edit
-from ortune.model.io import file, names
-from ortune.recipe.build import build
-from ortune.recipe.space import clean, recipes
+from ortune.search.recipe.build import build
+from ortune.search.recipe.space import clean, recipes
 
 _FEW = 3
 

@@ -25,20 +25,20 @@ from ortune.core.request import verb
 from ortune.core.session import Executed, Operand, Recorded
 from ortune.data import given
 from ortune.data.stream import Stream
+from ortune.graph.analysis import facts as model_facts
+from ortune.graph.analysis.dataflow import Origin
+from ortune.graph.analysis.flops import node_flops
+from ortune.graph.analysis.regions import Regions, regions
+from ortune.graph.io import file, names
+from ortune.graph.ir import edit
+from ortune.graph.ir.spec import dtype_name
+from ortune.graph.mapping.nodes import ADDED, Lineage, lineage
+from ortune.graph.shapes.infer import infer
 from ortune.measurement import peaks as roofs
 from ortune.measurement.process import capabilities, demand, lone
 from ortune.measurement.timing.operators import SAME_WORK
 from ortune.measurement.timing.profiled import Runs, profiled
-from ortune.model.analysis import facts as model_facts
-from ortune.model.analysis.dataflow import Origin
-from ortune.model.analysis.flops import node_flops
-from ortune.model.analysis.regions import Regions, regions
-from ortune.model.graph import edit
-from ortune.model.graph.spec import dtype_name
-from ortune.model.io import file, names
-from ortune.model.mapping.nodes import ADDED, Lineage, lineage
-from ortune.model.shapes.infer import infer
-from ortune.workloads.latency import Latency
+from ortune.measurement.workloads.latency import Latency
 
 _SIZELESS = frozenset({ir.DataType.STRING, ir.DataType.UNDEFINED})
 

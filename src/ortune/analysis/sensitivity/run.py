@@ -26,25 +26,25 @@ from ortune.core.outputs import caches
 from ortune.core.plugins import catalog, codec, sources, stored
 from ortune.core.plugins.spelling import parse
 from ortune.core.result import TableResult
+from ortune.core.roles import deciding
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Plan
-from ortune.experiment import measure
-from ortune.experiment.context import Context
-from ortune.experiment.keys import job_key
-from ortune.experiment.ledger import read_header
-from ortune.experiment.prepare import prepare
-from ortune.experiment.request import ExperimentRequest
-from ortune.experiment.surveys import LATE, SurveyProgress, survey
+from ortune.graph.analysis import facts as model_facts
+from ortune.graph.io import file
 from ortune.measurement.process import WorkerFailed, demand
 from ortune.measurement.timing.turns import ready
-from ortune.model.analysis import facts as model_facts
-from ortune.model.io import file
-from ortune.quantization.roles import deciding
-from ortune.recipe.built import steps_key
-from ortune.recipe.space import clean
-from ortune.regions.survey import RegionCost, SharedCost, Survey, worth
+from ortune.search.experiment import measure
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.keys import job_key
+from ortune.search.experiment.ledger import read_header
+from ortune.search.experiment.prepare import prepare
+from ortune.search.experiment.request import ExperimentRequest
+from ortune.search.experiment.surveys import LATE, SurveyProgress, survey
+from ortune.search.mixed_precision.survey import RegionCost, SharedCost, Survey, worth
+from ortune.search.recipe.built import steps_key
+from ortune.search.recipe.space import clean
 
-_CODE = "ortune.experiment.surveys"
+_CODE = "ortune.search.experiment.surveys"
 _LARGEST = 16 * 1024 * 1024
 """Bytes of a kept result that is read."""
 _FILES = 256

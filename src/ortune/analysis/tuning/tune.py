@@ -38,10 +38,8 @@ from ortune.core.workload import spread
 from ortune.data import given
 from ortune.data.feeds import Feeds
 from ortune.data.stream import Stream
-from ortune.experiment.budget import budget_for
-from ortune.experiment.context import ScoredPart
-from ortune.experiment.records import scored_part
-from ortune.experiment.scores import records
+from ortune.graph.analysis import facts as model_facts
+from ortune.graph.io import file
 from ortune.measurement.accuracy import EXACT_DB, judge
 from ortune.measurement.machine import noise
 from ortune.measurement.machine.load import busy
@@ -51,10 +49,12 @@ from ortune.measurement.timing.pairs import BaselineFailed, Effort, claiming, fr
 from ortune.measurement.timing.turns import live, ready
 from ortune.metrics.max_error import MaxError
 from ortune.metrics.snr import Snr
-from ortune.model.analysis import facts as model_facts
-from ortune.model.io import file
-from ortune.recipe.descent import GAIN, walk
-from ortune.recipe.space import Target
+from ortune.search.experiment.budget import budget_for
+from ortune.search.experiment.context import ScoredPart
+from ortune.search.experiment.records import scored_part
+from ortune.search.experiment.scores import records
+from ortune.search.recipe.descent import GAIN, walk
+from ortune.search.recipe.space import Target
 
 _ROUNDS = 2
 _MOST_PAIRS = 5

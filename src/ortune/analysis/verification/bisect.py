@@ -28,16 +28,16 @@ from ortune.core.plugins import codec
 from ortune.core.result import Result
 from ortune.core.step import Recipe, Step
 from ortune.core.trial import Score, Verdict
-from ortune.experiment.context import Context
+from ortune.graph.io import file
+from ortune.graph.ir import edit
+from ortune.graph.ir.edit import const_tensor
+from ortune.graph.parts.extract import extract, upstream
+from ortune.graph.parts.splice import splice
+from ortune.graph.shapes.infer import infer
 from ortune.measurement.process import WorkerFailed
-from ortune.model.graph import edit
-from ortune.model.graph.edit import const_tensor
-from ortune.model.io import file
-from ortune.model.parts.extract import extract, upstream
-from ortune.model.parts.splice import splice
-from ortune.model.shapes.infer import infer
-from ortune.recipe.build import build_in
-from ortune.recipe.built import SOURCE, STEPS
+from ortune.search.experiment.context import Context
+from ortune.search.recipe.build import build_in
+from ortune.search.recipe.built import SOURCE, STEPS
 
 _OTHER_MEANING_DB = 6.0
 _RECOVERS_DB = 10.0

@@ -27,14 +27,14 @@ from ortune.core.request import verb
 from ortune.core.result import Result
 from ortune.data import feeds, stream
 from ortune.data.sources import Source
+from ortune.graph.analysis.facts import weight_bytes
+from ortune.graph.io import file
+from ortune.graph.ir import spec
+from ortune.graph.parts.extract import begins, crossings
+from ortune.graph.parts.extract import extract as cut
+from ortune.graph.parts.probed import watched
 from ortune.measurement.process import WorkerFailed, ask_once, lone, outputs
-from ortune.model.analysis.facts import weight_bytes
-from ortune.model.graph import spec
-from ortune.model.io import file
-from ortune.model.parts.extract import begins, crossings
-from ortune.model.parts.extract import extract as cut
-from ortune.model.parts.probed import watched
-from ortune.recipe.compare import ExpectedOutputs, decibels, difference
+from ortune.search.recipe.compare import ExpectedOutputs, decibels, difference
 
 AT_ONCE = 24
 """Tensors whose values are on disk at a time."""
@@ -183,7 +183,7 @@ class Extracted(Result):
 
 
 def run(asked: Extract) -> Extracted:
-    """Write the piece to a file; see `ortune.model.parts.extract`."""
+    """Write the piece to a file; see `ortune.graph.parts.extract`."""
     out = free(asked.out, asked.force, asked.model)
     if asked.data is not None:
         empty(asked.samples_folder, asked.force)

@@ -25,17 +25,17 @@ from ortune.core.request import request, verb
 from ortune.core.result import TableResult
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Score, Verdict
-from ortune.experiment import measure
-from ortune.experiment.context import Context
-from ortune.experiment.prepare import prepare
-from ortune.experiment.request import ExperimentRequest
-from ortune.experiment.scores import score
+from ortune.graph.analysis import facts as model_facts
+from ortune.graph.io import file
 from ortune.measurement.accuracy import demand_provable
 from ortune.measurement.environment import interpreter
 from ortune.measurement.process import WorkerFailed
 from ortune.measurement.timing.turns import ready
-from ortune.model.analysis import facts as model_facts
-from ortune.model.io import file
+from ortune.search.experiment import measure
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.prepare import prepare
+from ortune.search.experiment.request import ExperimentRequest
+from ortune.search.experiment.scores import score
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,15 @@ BASES = {
 }
 """Plugin folder -> the class its entries derive from."""
 
+_PLACES = {
+    "augmentations": "data.augmentations",
+    "observers": "quantizers.observers",
+    "samples": "data.zoo",
+    "sections": "reporting.sections",
+    "workloads": "measurement.workloads",
+}
+"""Plugin folder -> where ortune's own stands, if not under its name at the top."""
+
 
 _STEPS = ("transforms", "quantizers")
 
@@ -131,8 +140,9 @@ def modules(folder: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for root in roots():
+        place = _PLACES.get(folder, folder) if root == "ortune" else folder
         try:
-            spec = importlib.util.find_spec(f"{root}.{folder}")
+            spec = importlib.util.find_spec(f"{root}.{place}")
         except ModuleNotFoundError:
             spec = None
         if spec is None or spec.submodule_search_locations is None:

@@ -87,7 +87,7 @@ FLAG = FieldRule(rule="flag")
 SWITCH = word("0", "1")
 CODE = FieldRule(rule="code")
 """Names of libraries or functions. They are kept and shown, and run only where a person says so by
-name (`ortune.engine.consent`)."""
+name (`ortune.bundle.engine.consent`)."""
 NOTHING = FieldRule(rule="nothing")
 """No value but an empty one: of a field that names a file, or says nothing of files."""
 NAME = text(r"(?s).*", 4096)

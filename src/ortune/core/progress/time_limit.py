@@ -1,6 +1,6 @@
 """A limit in time for a piece of work, which whoever does it asks about now and then.
 
-Building reads weights through `ortune.model.graph.edit` and waits for workers: both ask, so that
+Building reads weights through `ortune.graph.ir.edit` and waits for workers: both ask, so that
 no step, a plugin's of the user's either, needs to know of it.
 """
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from ortune.core.workload import Workload
 from ortune.measurement.timing.turns import Started
-from ortune.workloads.latency import Latency
-from ortune.workloads.throughput import Throughput
+from ortune.measurement.workloads.latency import Latency
+from ortune.measurement.workloads.throughput import Throughput
 
 _LOAD_S, _RUN_S, _BURST_S, _SCORE_S = 8.0, 2.0, 4.0, 6.0
 """What is always granted: a slow start of a process is no hang."""

@@ -7,14 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ortune.backends.runtimes.torch import export
+from ortune.backends.runtimes.torch.export import Interface
+from ortune.backends.runtimes.torch.module import (
+    ModuleSource,
+    folder_inputs,
+    folder_sizes,
+    is_folder,
+    load,
+)
 from ortune.core.errors import BadModel, gist
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import codec, user_function
 from ortune.data import stream
 from ortune.measurement.worker.workbench import Workbench
-from ortune.runtimes.torch import export
-from ortune.runtimes.torch.export import Interface
-from ortune.runtimes.torch.module import ModuleSource, folder_inputs, folder_sizes, is_folder, load
 
 
 def describe_module(bench: Workbench, given: Mapping[str, Any]) -> dict[str, Any]:

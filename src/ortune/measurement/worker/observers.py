@@ -1,7 +1,8 @@
 """A worker's calibration tasks: observe tensors while samples run, in constant memory.
 
 What is held is one run's outputs and one accumulator for each probe and group of samples. The
-files are the parent's (`ortune.calibration.calibrate`): a model that gives out what is watched.
+files are the parent's (`ortune.quantizers.calibration.calibrate`): a model that gives out what is
+watched.
 """
 
 from __future__ import annotations

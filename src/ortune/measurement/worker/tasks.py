@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from ortune.backends.cpu import Cpu
 from ortune.backends.cuda import Cuda
 from ortune.backends.openvino import Openvino
+from ortune.backends.runtimes.onnxruntime.compiled import Compiling
+from ortune.backends.runtimes.onnxruntime.session import devices, providers
 from ortune.backends.tensorrt_engine import TensorrtEngine
 from ortune.core import wording
 from ortune.core.capabilities import Capabilities
@@ -35,8 +37,6 @@ from ortune.measurement.machine.machine import machine, versions
 from ortune.measurement.worker.exports import answer_module, describe_module, export_module
 from ortune.measurement.worker.observers import extents, observe, roll
 from ortune.measurement.worker.workbench import Workbench
-from ortune.runtimes.onnxruntime.compiled import Compiling
-from ortune.runtimes.onnxruntime.session import devices, providers
 
 _ROUNDS, _FEWEST = 8, 3
 _WARM = 3

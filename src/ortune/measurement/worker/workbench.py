@@ -13,13 +13,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ortune.backends.runtimes.onnxruntime.engine_cache import watched
 from ortune.core.errors import BadData
 from ortune.core.event import Event, Progress
 from ortune.core.session import Recording, Session, Tensors
 from ortune.core.workload import spread
 from ortune.data import stream
 from ortune.measurement.job import MAIN, WorkerJob
-from ortune.runtimes.onnxruntime.engine_cache import watched
 
 _NEAR_NS = 150_000
 """A sleep ends this much too late at times: the rest of a wait is spent yielding."""

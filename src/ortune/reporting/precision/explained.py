@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from ortune.analysis.explanation.explain import Explanation, NodeTold, PlanTold
 from ortune.core import wording
 from ortune.core.section import Block, Heading, Table, Text
 from ortune.core.trial import Interval
 from ortune.reporting.blocks import Part
+from ortune.reporting.explanation.explain import Explanation, NodeTold, PlanTold
 from ortune.reporting.precision import regions
 
 _CHANGES = {"baseline": "as it came", "runtime": "runtime settings"}

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from ortune.analysis.explanation.explain import GIVEN, KEPT, RegionTold, SurveyTold
 from ortune.core.section import Block, Heading, Point, Scatter, Table, Text
 from ortune.core.trial import Interval
 from ortune.core.wording import count
-from ortune.regions.survey import RegionCost, unchanged, worth
 from ortune.reporting.blocks import Part
+from ortune.reporting.explanation.explain import GIVEN, KEPT, RegionTold, SurveyTold
+from ortune.search.mixed_precision.survey import RegionCost, unchanged, worth
 
 if TYPE_CHECKING:
     from ortune.analysis.sensitivity.run import Sensitivity

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from ortune.bundle.recheck import recheck as rechecking
-from ortune.bundle.recheck.recheck import RecheckResult, RecheckRow
+from ortune.analysis.recheck import recheck as rechecking
+from ortune.analysis.recheck.recheck import RecheckResult, RecheckRow
 from ortune.core.atomic_write import write_text
 from ortune.core.request import verb
 from ortune.core.section import Block, Table, Text

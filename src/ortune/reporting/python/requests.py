@@ -8,7 +8,7 @@ from typing import Annotated
 from ortune.analysis.benchmark.requests import Compare
 from ortune.analysis.costs.requests import TimelineRequest
 from ortune.analysis.profiling.requests import ProfileRequest
-from ortune.bundle.recheck.request import Recheck
+from ortune.analysis.recheck.request import Recheck
 from ortune.core.fields import File, Option, Out
 from ortune.core.request import Request, request
 

@@ -9,10 +9,10 @@ from itertools import chain
 from ortune.core.backend import Backend
 from ortune.core.step import AS_IS
 from ortune.core.trial import Plan, Status, Trial
-from ortune.recipe.space import Space
 from ortune.search.compare import leaders
 from ortune.search.expectation.features import hint
 from ortune.search.policy import View
+from ortune.search.recipe.space import Space
 
 REGIONS = "regions"
 """Stage of mixtures of regions."""

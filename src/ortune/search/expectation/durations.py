@@ -10,9 +10,9 @@ from statistics import fmean, median
 from typing import TypeAlias
 
 from ortune.core.facts import Facts
+from ortune.core.roles import PREPARES, Role, role
 from ortune.core.step import Quantizer, Recipe, Step
 from ortune.core.trial import Plan, Status, Trial
-from ortune.quantization.roles import PREPARES, Role, role
 from ortune.search.expectation import priors
 from ortune.search.expectation.features import hint, inner
 from ortune.search.expectation.priors import LAYERS

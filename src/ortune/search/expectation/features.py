@@ -12,9 +12,9 @@ from typing import Any
 from ortune.backends.bucketed import Bucketed
 from ortune.core.backend import Backend
 from ortune.core.plugins.plugin import Plugin
+from ortune.core.roles import PREPARES, Role, role
 from ortune.core.step import Quantizer, Recipe
 from ortune.core.trial import Plan
-from ortune.quantization.roles import PREPARES, Role, role
 from ortune.search.expectation.surrogate import Features
 
 _KEPT = 4096

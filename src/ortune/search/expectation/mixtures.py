@@ -1,11 +1,10 @@
 """Mixtures that surveys of regions lead to: which to try next, and what each should bring.
 
-Regions go back to float in the order of what they bring (`ortune.regions.choice`). How many is
-found by trials: between the mixture that keeps the budget with fewest in float and the one that
-fails it with most, the fewest are tried whose loss, drawn straight between what these two lost,
-keeps a little less than what is allowed. Each trial is of the mixture whole, so that a wrong guess
-costs one step and never goes round in circles.
-"""
+Regions go back to float in the order of what they bring (`ortune.search.mixed_precision.choice`).
+How many is found by trials: between the mixture that keeps the budget with fewest in float and the
+one that fails it with most, the fewest are tried whose loss, drawn straight between what these two
+lost, keeps a little less than what is allowed. Each trial is of the mixture whole, so that a wrong
+guess costs one step and never goes round in circles."""
 
 from __future__ import annotations
 
@@ -16,16 +15,16 @@ from functools import cached_property
 
 from ortune.backends.bucketed import Bucketed
 from ortune.core.budget import Budget
+from ortune.core.roles import PREPARES, role
 from ortune.core.step import Recipe
 from ortune.core.trial import Plan, Status, Trial
-from ortune.quantization.roles import PREPARES, role
-from ortune.regions.choice import RegionCosts, mixable, mixed, parted
-from ortune.regions.survey import Survey, SurveyRequest
 from ortune.search.expectation.candidates import REGIONS, Candidate
 from ortune.search.expectation.durations import Durations, run_s
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.strain import floor, lost, lost_at
 from ortune.search.expectation.surrogate import Normal
+from ortune.search.mixed_precision.choice import RegionCosts, mixable, mixed, parted
+from ortune.search.mixed_precision.survey import Survey, SurveyRequest
 from ortune.search.policy import View
 
 MOST = 4

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from ortune.core.facts import Facts
 from ortune.core.hardware.cpus import native
 from ortune.core.hardware.paid import Paid, PlanTally
-from ortune.quantization.roles import Role
+from ortune.core.roles import Role
 from ortune.search.expectation.features import FLOAT_SHARE, called, chosen
 from ortune.search.expectation.surrogate import Normal, Observed
 from ortune.search.policy import View

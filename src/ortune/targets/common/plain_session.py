@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from ortune.backends.cpu import Cpu
+from ortune.bundle.engine.golden import snr_db
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay
 from ortune.core.errors import BadModel, gist
 from ortune.core.session import Tensors
-from ortune.engine.golden import snr_db
 from ortune.targets.common.replay import ANOTHER
 
 MODEL = "model.onnx"

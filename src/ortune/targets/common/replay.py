@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ortune.bundle.engine.golden import TOLERANCE_DB, snr_db
 from ortune.bundle.source import Source
 from ortune.bundle.target import Replay
 from ortune.core import wording
@@ -18,7 +19,6 @@ from ortune.core.errors import BadModel, BadSettings
 from ortune.core.hardware.cpus import effective_cpus
 from ortune.core.plugins import stored
 from ortune.data.stream import Stream
-from ortune.engine.golden import TOLERANCE_DB, snr_db
 from ortune.measurement.environment import interpreter
 from ortune.measurement.job import WorkerJob
 from ortune.measurement.process import Worker, WorkerFailed, outputs, worker_folder

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from ortune.backends.cpu import Cpu
+from ortune.backends.runtimes.onnxruntime import engine_cache
+from ortune.backends.runtimes.onnxruntime.engine_cache import EngineKey
 from ortune.core.backend import Backend
 from ortune.core.session import Session
-from ortune.model.io.protobuf import identity
-from ortune.runtimes.onnxruntime import engine_cache
-from ortune.runtimes.onnxruntime.engine_cache import EngineKey
+from ortune.graph.io.protobuf import identity
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ortune.core.capabilities import Capabilities
 from ortune.core.facts import Facts
 from ortune.core.observer import Ranges
 from ortune.core.step import Quantizer, Step
-from ortune.model.graph import edit
+from ortune.graph.ir import edit
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,9 @@ from ortune.core.plugins import codec
 from ortune.core.trial import Burst
 from ortune.measurement.machine.energy import Energy
 from ortune.measurement.machine.noise import Record
-from ortune.workloads.arrivals import Arrivals
-from ortune.workloads.latency import Latency
-from ortune.workloads.throughput import Throughput
+from ortune.measurement.workloads.arrivals import Arrivals
+from ortune.measurement.workloads.latency import Latency
+from ortune.measurement.workloads.throughput import Throughput
 
 MODEL = """
 <ir_version: 8, opset_import: ["": 17]>

@@ -14,9 +14,9 @@ from tests.unit.studies import MODEL, write_model
 import ortune as ot
 from ortune.analysis.benchmark.frame_worker import CallLog, framing
 from ortune.analysis.benchmark.interleave import PER_FRAME
+from ortune.bundle.engine.load import load
 from ortune.cli.main import main
 from ortune.core.errors import BadData, BadSettings, OrtuneError
-from ortune.engine.load import load
 
 PIPELINE = """
 import time

@@ -6,12 +6,12 @@ from importlib.resources import as_file, files
 
 from examples.meter import pipeline
 
-from ortune.engine.load import load
+from ortune.bundle.engine.load import load
 
 
 def test_it_reads_a_meter() -> None:
     with (
-        as_file(files("ortune.samples") / "digit_cnn.onnx") as model,
+        as_file(files("ortune.data.zoo") / "digit_cnn.onnx") as model,
         load(model, on="cpu(threads=1)") as engine,
     ):
         found = [pipeline.frame(engine, sample) for sample in pipeline.samples()]

@@ -9,10 +9,10 @@ import onnx
 from tests.unit.quantizing import normal
 
 from ortune.analysis.calibration_quality.calibrate import calibrate
-from ortune.calibration import reuse
 from ortune.core.step import Recipe
+from ortune.quantizers.calibration import reuse
 from ortune.quantizers.int8_static import Int8Static
-from ortune.recipe.build import build
+from ortune.search.recipe.build import build
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[1,32] x, bool up) => (float[1,32] y) {

@@ -23,7 +23,7 @@ from ortune.cli.main import main
 from ortune.core.errors import BadSettings
 from ortune.core.study import Ending, Study
 from ortune.core.trial import Interval, Status, Trial
-from ortune.experiment.ledger import Ledger, write_ending, write_header
+from ortune.search.experiment.ledger import Ledger, write_ending, write_header
 
 ONE = Interval(1.0, 1.0, 1.0)
 WORKED = Terms(price_per_hour=2.50, overhead_s=0.020, processes=6, effort_cost=320.0)

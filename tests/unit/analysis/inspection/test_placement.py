@@ -11,9 +11,9 @@ import pytest
 from ortune.analysis.inspection.inspect import assignment, inspect, placed
 from ortune.backends.cpu import Cpu
 from ortune.backends.reference import Reference
+from ortune.backends.runtimes.openvino import native
 from ortune.core.errors import BadModel, BadSettings
-from ortune.model.io import file
-from ortune.runtimes.openvino import native
+from ortune.graph.io import file
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 18]>

@@ -14,7 +14,7 @@ import pytest
 
 import ortune as ot
 from ortune.analysis.padding import buckets as bucketing
-from ortune.analysis.padding.buckets import Proof, buckets, chosen
+from ortune.analysis.padding.buckets import buckets
 from ortune.backends.bucketed import Bucketed, extent
 from ortune.backends.cpu import Cpu
 from ortune.cli import main as cli
@@ -25,6 +25,7 @@ from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
 from ortune.data import padding
 from ortune.search import optimize as unpadded
+from ortune.search.padding import Proof, chosen
 
 WIDTH, HIDDEN = 32, 8
 LONG = 512

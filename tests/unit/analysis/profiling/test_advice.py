@@ -18,11 +18,11 @@ from ortune.core.backend import Backend
 from ortune.core.facts import Facts
 from ortune.core.profile import NO_STEP, Action, Kernel, Profile
 from ortune.core.workload import Workload
+from ortune.graph.analysis.dataflow import Origin
+from ortune.graph.analysis.facts import facts
 from ortune.measurement.process import capabilities
-from ortune.model.analysis.dataflow import Origin
-from ortune.model.analysis.facts import facts
-from ortune.recipe.space import Target, recipes
-from ortune.workloads.latency import Latency
+from ortune.measurement.workloads.latency import Latency
+from ortune.search.recipe.space import Target, recipes
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18]>'
 CONV = """g (float[1,16,32,32] x) => (float[1,32,32,32] y)

@@ -19,17 +19,17 @@ from ortune.analysis.profiling.files import trace
 from ortune.analysis.profiling.profile import demand_taken, explained, profile
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.backends.runtimes.onnxruntime import trace as ort_trace
+from ortune.backends.runtimes.onnxruntime.session import OrtSession
+from ortune.backends.runtimes.onnxruntime.trace import with_parts
 from ortune.cli.main import main
 from ortune.core.backend import Backend
 from ortune.core.errors import BackendMissing, BadData, OrtuneError
 from ortune.core.profile import Profile
 from ortune.core.session import Executed, Operand, Recorded, Slice
+from ortune.graph.io import names
+from ortune.graph.ir import edit
 from ortune.measurement.timing.profiled import Runs, middle_mean, run_count
-from ortune.model.graph import edit
-from ortune.model.io import names
-from ortune.runtimes.onnxruntime import trace as ort_trace
-from ortune.runtimes.onnxruntime.session import OrtSession
-from ortune.runtimes.onnxruntime.trace import with_parts
 
 MODEL = """
 <ir_version: 9, opset_import: ["": 17]>

@@ -10,7 +10,7 @@ from tests.unit.rewriting import model_of
 from ortune.analysis.profiling.profile import filled, sizes
 from ortune.core.session import Executed, Operand
 from ortune.data import stream
-from ortune.model.analysis.dataflow import Origin
+from ortune.graph.analysis.dataflow import Origin
 
 TEXT = """<ir_version: 9, opset_import: ["" : 18]>
 g (float[n,4] x) => (float[n,2] y) <float[4,2] w = {1, 2, 3, 4, 5, 6, 7, 8}> {

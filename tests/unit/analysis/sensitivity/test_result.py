@@ -15,7 +15,7 @@ from ortune.analysis.sensitivity.requests import SensitivityRequest, budget_of
 from ortune.analysis.sensitivity.run import Sensitivity, find, keep, ordered
 from ortune.core.errors import BadSettings, OrtuneError
 from ortune.core.result import as_json
-from ortune.regions.survey import worth
+from ortune.search.mixed_precision.survey import worth
 
 LOSS = surveys.cost("slow", 0.01, -0.1)
 """It costs accuracy and time."""

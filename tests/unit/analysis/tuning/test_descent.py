@@ -14,7 +14,7 @@ from ortune.core.backend import Backend
 from ortune.core.capabilities import Capabilities
 from ortune.core.trial import Block, Burst, Interval, Pair
 from ortune.measurement.timing import pairs
-from ortune.recipe.space import Target
+from ortune.search.recipe.space import Target
 
 
 class Process:

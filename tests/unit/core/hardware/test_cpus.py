@@ -13,7 +13,7 @@ from ortune.core.errors import BadSettings
 from ortune.core.hardware import cpus
 from ortune.core.hardware.cpus import effective_cpus, native, native_types
 from ortune.core.hardware.instances import InstanceGroup, read_device, read_instances, total
-from ortune.load_generation import lanes as lane_threads
+from ortune.measurement.arrivals import lanes as lane_threads
 
 
 def fake(tmp_path: Path, files: dict[str, str], cgroup: str) -> tuple[Path, Path]:

@@ -18,8 +18,8 @@ from ortune.backends.cpu import Cpu
 from ortune.backends.simulated import Simulated
 from ortune.core.errors import BadSettings
 from ortune.core.hardware import saturation
-from ortune.model.analysis.saturation import saturable
-from ortune.model.io import file
+from ortune.graph.analysis.saturation import saturable
+from ortune.graph.io import file
 from ortune.quantizers.int8_dynamic import Int8Dynamic
 from ortune.quantizers.int8_static import Int8Static
 from ortune.quantizers.qoperator import Qoperator

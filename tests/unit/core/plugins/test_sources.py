@@ -11,7 +11,7 @@ import pytest
 from ortune.core.plugins import catalog, sources
 from ortune.core.reading import step
 from ortune.core.step import Transform
-from ortune.recipe.built import Built, steps_key, store, stored
+from ortune.search.recipe.built import Built, steps_key, store, stored
 
 PACKAGE = {
     "__init__.py": '"""Toys."""\n',

@@ -12,8 +12,8 @@ from ortune.core.budget import Budget
 from ortune.core.errors import BadSettings, OrtuneError, UnknownPlugin
 from ortune.core.plugins import spelling
 from ortune.core.step import Quantizer
-from ortune.observers.percentile import Percentile
 from ortune.quantizers.int8_static import Int8Static
+from ortune.quantizers.observers.percentile import Percentile
 
 NAMES = st.text('abcdefghijklmnopqrstuvwxyzABC_-.:/(),=[]" ', max_size=12)
 

@@ -13,6 +13,7 @@ from ortune.backends import openvino
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu
 from ortune.backends.openvino import Openvino
+from ortune.backends.runtimes.onnxruntime import keys
 from ortune.backends.simulated import Simulated
 from ortune.backends.torch import Torch
 from ortune.core.backend import Backend
@@ -22,7 +23,6 @@ from ortune.core.plugins import catalog, codec, stored
 from ortune.core.plugins.bounds import Bounds
 from ortune.measurement.environment import interpreter
 from ortune.metrics.function import Function
-from ortune.runtimes.onnxruntime import keys
 
 OWN = [
     name for name in catalog.names(Backend) if catalog.modules("backends")[name][:7] == "ortune."

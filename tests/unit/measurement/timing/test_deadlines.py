@@ -6,9 +6,9 @@ import pytest
 
 from ortune.measurement.timing.deadlines import Deadlines
 from ortune.measurement.timing.turns import Started
-from ortune.workloads.arrivals import Arrivals
-from ortune.workloads.latency import Latency
-from ortune.workloads.throughput import Throughput
+from ortune.measurement.workloads.arrivals import Arrivals
+from ortune.measurement.workloads.latency import Latency
+from ortune.measurement.workloads.throughput import Throughput
 
 MS = 1_000_000
 

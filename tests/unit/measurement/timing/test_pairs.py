@@ -15,7 +15,7 @@ from ortune.core.trial import Block, Burst, Pair
 from ortune.core.workload import Span
 from ortune.measurement.timing import stats
 from ortune.measurement.timing.pairs import Effort, time_pair
-from ortune.workloads.latency import Latency
+from ortune.measurement.workloads.latency import Latency
 
 
 class Asked:

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import t as student_t
 
 from ortune.core.trial import Block, Burst, Pair
-from ortune.load_generation.lanes import percentile
+from ortune.measurement.arrivals.lanes import percentile
 from ortune.measurement.timing import stats
 
 

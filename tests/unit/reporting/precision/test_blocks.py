@@ -14,20 +14,20 @@ from tests.unit import surveys
 from tests.unit.analysis.sensitivity.test_result import found
 from tests.unit.experiment.test_hostile_run import written
 
-from ortune.analysis.explanation.explain import Explanation, explained
 from ortune.core.errors import BadSettings
 from ortune.core.section import Scatter, Table
 from ortune.core.study import Study
 from ortune.core.trial import Interval
-from ortune.experiment.surveys import RegionJournal
-from ortune.regions.survey import SharedCost
 from ortune.reporting.beside import whole
 from ortune.reporting.blocks import Part
+from ortune.reporting.explanation.explain import Explanation, explained
 from ortune.reporting.html import page, render
 from ortune.reporting.precision import drawing, regions
 from ortune.reporting.precision import explained as telling
 from ortune.reporting.python.sensitivity import draw
 from ortune.reporting.terminal import printed
+from ortune.search.experiment.surveys import RegionJournal
+from ortune.search.mixed_precision.survey import SharedCost
 
 HOSTILE = "<img src=x onerror=alert(1)> \"q\" 'a' & [bold]x[/bold]"
 

@@ -13,10 +13,10 @@ from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Plan
-from ortune.recipe.space import Space, Target
+from ortune.measurement.workloads.latency import Latency
 from ortune.search.expectation.features import latency_features
+from ortune.search.recipe.space import Space, Target
 from ortune.search.warm_start import FEATURES, plain
-from ortune.workloads.latency import Latency
 
 
 def plan(steps: str, backend: str) -> Plan:

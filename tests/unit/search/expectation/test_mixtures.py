@@ -17,10 +17,8 @@ from ortune.core.facts import Facts
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Edit, Quantizer, Recipe
 from ortune.core.trial import Interval, Plan, Score, Status, Trial, Verdict
+from ortune.measurement.workloads.latency import Latency
 from ortune.quantizers.int8_dynamic import Int8Dynamic
-from ortune.recipe.space import Space, Target
-from ortune.regions.choice import mixed
-from ortune.regions.survey import RegionCost, SharedCost, Survey
 from ortune.search.expectation.durations import Durations
 from ortune.search.expectation.expectations import Expectations, Expected
 from ortune.search.expectation.mixtures import (
@@ -34,8 +32,10 @@ from ortune.search.expectation.mixtures import (
     surveys,
 )
 from ortune.search.expectation.surrogate import Normal
+from ortune.search.mixed_precision.choice import mixed
+from ortune.search.mixed_precision.survey import RegionCost, SharedCost, Survey
 from ortune.search.policy import View
-from ortune.workloads.latency import Latency
+from ortune.search.recipe.space import Space, Target
 
 CPU = Cpu()
 FACTS = Facts({"MatMul": 6, "Add": 6}, 12, 1, 1, {}, 17, 8, (), ())

@@ -15,11 +15,11 @@ from ortune.backends.openvino import Openvino
 from ortune.core.plugins.spelling import parse
 from ortune.core.step import AS_IS, Quantizer, Recipe, Transform
 from ortune.core.trial import Plan
-from ortune.recipe.space import Target
+from ortune.measurement.workloads.throughput import Throughput
 from ortune.search.expectation.candidates import screened
 from ortune.search.expectation.expectations import Expectations
 from ortune.search.expectation.features import latency_features, strain_features
-from ortune.workloads.throughput import Throughput
+from ortune.search.recipe.space import Target
 
 ORDER = """
 from ortune.core.plugins.spelling import parse

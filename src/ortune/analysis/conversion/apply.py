@@ -1,0 +1,95 @@
+"""Apply steps to a model, in the order given, each checked."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortune.analysis.conversion import steps
+from ortune.analysis.conversion.requests import Apply
+from ortune.core.errors import BadSettings
+from ortune.core.outputs import free
+from ortune.core.reading import step
+from ortune.core.request import verb
+from ortune.core.result import TableResult
+from ortune.core.step import Edit, Quantizer, Recipe, Step
+from ortune.graph.io import file
+from ortune.search.recipe.build import build
+
+
+@dataclass(frozen=True, repr=False)
+class Applied(TableResult):
+    """A model that steps were applied to.
+
+    Attributes:
+        model: The source.
+        output: The new file.
+        edits: What each step did, or why it was rolled back.
+        changed: Whether any step was kept.
+    """
+
+    model: Path
+    output: Path
+    edits: tuple[Edit, ...]
+    changed: bool
+    bytes_before: int
+    bytes_after: int
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the file, its size and how many steps were kept."""
+        kept = sum(edit.kept for edit in self.edits)
+        return {
+            "output": self.output,
+            "steps kept": f"{kept} of {len(self.edits)}",
+            "bytes": f"{self.bytes_before} before, {self.bytes_after} after",
+        }
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return one row a step."""
+        return [vars(edit) for edit in self.edits]
+
+
+def run(asked: Apply) -> Applied:
+    """Build the recipe of the steps into the output file."""
+    model, sink = Path(asked.model), asked.sink
+    out = free(asked.out, asked.force, model)
+    read = steps.add_format_step([step(text) for text in asked.steps], asked.format)
+    _check_ranges(read, {"--ranges-from": asked.ranges_from, "--augment": asked.augment})
+    every = (*steps.leave_out(read, asked.exclude_from, asked.threshold), *steps.folds(asked))
+    if not every:
+        raise BadSettings("there is no STEP", fix="name one, such as simplify")
+    with tempfile.TemporaryDirectory(prefix="ortune-") as folder:
+        data = steps.read_samples(asked, model, Path(folder))
+        built = build(
+            model,
+            Recipe("apply", every),
+            out,
+            feeds=data.feeds,
+            known=data.known,
+            custom_ops=asked.custom_ops,
+            sink=sink,
+        )
+    steps.warn_of_saturation(built.path, model, sink)
+    sizes = file.size(model), file.size(built.path)
+    return Applied(model, built.path, built.edits, built.changed, *sizes)
+
+
+apply = verb(Apply, run)
+
+
+def _check_ranges(steps: Sequence[Step], given: Mapping[str, object]) -> None:
+    """Refuse options about ranges where no step asks for any.
+
+    Raises:
+        BadSettings: One is given.
+    """
+    quantizers = [step for step in steps if isinstance(step, Quantizer)]
+    if any(step.calibrates for step in quantizers):
+        return
+    for name in [name for name, value in given.items() if value is not None]:
+        raise BadSettings(
+            f"{name}: no step here calibrates",
+            fix="it is for int8-static and others that ask for ranges; leave it out",
+        )

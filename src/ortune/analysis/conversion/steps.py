@@ -1,0 +1,500 @@
+"""Which steps a conversion means, and making the file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortune.analysis.conversion.requests import ConversionRequest, Convert
+from ortune.backends.cpu import Cpu
+from ortune.backends.openvino import Openvino
+from ortune.core import preprocess, wording
+from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError, Refused, gist
+from ortune.core.event import Note, Sink
+from ortune.core.facts import Facts
+from ortune.core.plugins import catalog, codec
+from ortune.core.plugins.spelling import parse
+from ortune.core.step import Edit, Quantizer, Recipe, Stage, Step, Transform
+from ortune.data import augment, given
+from ortune.data.feeds import Feeds
+from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.saturation import saturable
+from ortune.graph.io import file
+from ortune.measurement.process import WorkerFailed, ask_once, lone, optimize_offline
+from ortune.measurement.rolled import Sequenced
+from ortune.quantizers.calibration import reuse
+from ortune.quantizers.calibration.ranges_file import SavedRanges
+from ortune.quantizers.common.node_filter import literally
+from ortune.search.recipe.build import build
+from ortune.search.recipe.built import Built
+from ortune.search.recipe.space import clean
+from ortune.transforms.dequantize_at_load import DequantizeAtLoad
+
+_MADE_UP = 4
+"""Samples to compare numbers on when none are given."""
+
+
+@dataclass(frozen=True)
+class ConversionData:
+    """Samples and ranges.
+
+    Attributes:
+        feeds: Altered copies included; made-up samples only compare; None when none of those run.
+        known: Ranges of an earlier calibration.
+    """
+
+    feeds: Feeds | None
+    known: SavedRanges | None
+
+
+def read_samples(asked: ConversionRequest, model: Path, folder: Path) -> ConversionData:
+    """Read the ranges and the samples of a request, or make samples up.
+
+    Raises:
+        OrtuneError: They cannot be used with the model, or made-up samples are to be altered.
+    """
+    known = None
+    if asked.ranges_from is not None:
+        known, notes = reuse.load(Path(asked.ranges_from), model)
+        for text in notes:
+            asked.sink(Note(text, warning=True))
+    return ConversionData(_augmented(asked, _samples(asked, model, folder), folder), known)
+
+
+def _samples(asked: ConversionRequest, model: Path, folder: Path) -> Feeds | None:
+    shapes, ranges = asked.shapes, asked.ranges
+    known = facts(file.load(model))
+    if asked.sequence and asked.data is not None:
+        cpu, digest = Cpu(custom_ops=asked.custom_ops), file.digest(model)
+        rolled = Sequenced(model, digest, known, asked, cpu, shapes, folder)
+        found = rolled.load(asked.data, folder, sink=asked.sink)
+        for text in found.notes:
+            asked.sink(Note(text))
+        return found
+    try:
+        found = given.samples(
+            asked.data, known.inputs, folder, shapes=shapes, ranges=ranges, count=_MADE_UP
+        )
+        if found.synthetic:
+            _try(model, found, folder, asked.custom_ops)
+    except OrtuneError as error:
+        if asked.data is not None or shapes or ranges:
+            raise
+        asked.sink(Note(f"numbers are not compared: {gist(error.what)}", warning=True))
+        return None
+    for text in found.notes:
+        asked.sink(Note(text))
+    return found
+
+
+def _augmented(asked: ConversionRequest, feeds: Feeds | None, folder: Path) -> Feeds | None:
+    if asked.augment is None:
+        return feeds
+    ways = augment.read(asked.augment)
+    if feeds is None or feeds.synthetic:
+        raise BadData("--augment alters samples, and none are given", fix="give --data too")
+    found = augment.augment(feeds, range(feeds.count), ways, folder)
+    for text in found.notes:
+        asked.sink(Note(text))
+    return found
+
+
+def _try(model: Path, found: Feeds, folder: Path, custom_ops: tuple[str, ...]) -> None:
+    """Run the model once on made-up samples.
+
+    Raises:
+        BadData: It does not take them.
+    """
+    job = lone(model, Cpu(custom_ops=custom_ops), found.stream, folder, "try")
+    try:
+        ask_once(job, ("first", {}))
+    except WorkerFailed as error:
+        raise BadData(
+            f"{model.name} does not run on made-up samples: {error.failure.reason}",
+            fix="give --data, or --shape and --range of its inputs",
+        ) from None
+
+
+CALIBRATED = ("fp16", "bf16", "fp8", "int8", "int4")
+"""Precisions that do something with samples."""
+
+RANGED = ("fp8", "int8")
+"""Precisions whose steps take the ranges of a file."""
+
+_INTEGER = re.compile(r"Quant|QLinear|Integer|QAttention|QGemm|DequantizeLinear")
+"""Operators that make or take integers, standard and onnxruntime's."""
+
+
+def refuse_precision(precision: str | None, target: str, *, static: bool) -> None:
+    """Refuse a precision that cannot be had like this.
+
+    Raises:
+        BadSettings: fp8 or int8 for what does not multiply it, or without samples.
+    """
+    if precision == "fp8" and target == "cpu":
+        raise BadSettings(
+            "fp8 is for GPUs: no CPU multiplies float8",
+            fix="add --target gpu, or use --precision int8",
+        )
+    if precision in ("fp8", "int8") and target == "cuda":
+        raise BadSettings(
+            f"onnxruntime's CUDA provider has no kernels for {precision}: pairs of Q/DQ around "
+            "float ones cost time",
+            fix="use --target tensorrt, or --precision fp16",
+        )
+    if precision in ("fp8", "bf16") and target == "directml":
+        raise BadSettings(
+            f"DirectML has no {precision} arithmetic",
+            fix="use --precision fp16, or int8 with --data",
+        )
+    if precision == "fp8" and not static:
+        raise BadSettings(
+            "fp8 needs samples: the ranges of activations are measured",
+            fix="give them with --data, or ranges with --ranges-from",
+        )
+    if precision == "int8" and target != "cpu" and not static:
+        raise BadSettings(
+            "dynamic int8 does not run on a GPU: DynamicQuantizeLinear, MatMulInteger and "
+            "ConvInteger have no GPU kernel",
+            fix="use --precision fp16, or give --data for static symmetric int8 (QDQ)",
+        )
+
+
+def holds(precision: str, found: Facts, *, folded: bool) -> bool:
+    """Say whether a file's weights are of a precision.
+
+    Args:
+        folded: Integer weights may be widened by Cast and Mul.
+    """
+    held = found.precisions
+    match precision:
+        case "fp16":
+            return held.get("float16", 0) > held.get("float32", 0)
+        case "bf16":
+            return held.get("bfloat16", 0) > held.get("float32", 0)
+        case "fp8":
+            return held.get("float8_e4m3fn", 0) > 0
+        case "int4":
+            packed = found.has("com.microsoft::MatMulNBits", "com.microsoft::GatherBlockQuantized")
+            return packed or bool({"int4", "uint4"} & set(held))
+        case "int8":
+            integers = held.get("int8", 0) + held.get("uint8", 0)
+            return integers > 0 and (folded or any(_INTEGER.search(op) for op in found.ops))
+        case _:
+            return not {"float16", "bfloat16"} & set(held)
+
+
+def checker(precision: str | None, custom_ops: tuple[str, ...] = ()) -> Cpu | Openvino:
+    """Return where a file of this precision is loaded and compared.
+
+    onnxruntime's CPU provider has no bfloat16 products, and its integer rewrites, from level
+    extended on, refuse float8.
+    """
+    match precision:
+        case "bf16":
+            return Openvino(precision="f32")
+        case "fp8":
+            return Cpu(level="basic", custom_ops=custom_ops)
+        case _:
+            return Cpu(custom_ops=custom_ops)
+
+
+def refuse_format(form: str | None, precision: str | None, *, static: bool) -> None:
+    """Refuse a form that a precision has not.
+
+    Raises:
+        BadSettings: It is about static int8 alone.
+    """
+    if form is None or precision is None or (precision == "int8" and static):
+        return
+    what = "int8 without data" if precision == "int8" else precision
+    raise BadSettings(
+        f"--format {form} is about static int8, not {what}",
+        fix="give --data with --precision int8, or leave --format out",
+    )
+
+
+def add_format_step(steps: Sequence[Step], form: str | None) -> tuple[Step, ...]:
+    """Return the steps, with the one that rewrites to the form at the end."""
+    last = (catalog.load(Quantizer, "qoperator")(),) if form == "qoperator" else ()
+    return (*steps, *last)
+
+
+def warn_of_saturation(path: Path, before: Path, sink: Sink) -> None:
+    """Say where the integers of a new model saturate that its source did not have."""
+    old = {layer.node for layer in saturable(file.load(before)) if layer.risky}
+    layers = saturable(file.load(path))
+    risky = [layer for layer in layers if layer.risky]
+    if risky and {layer.node for layer in risky} - old:
+        sink(
+            Note(
+                f"{len(risky)} of "
+                f"{wording.count(len(layers), 'integer layer')} can saturate on x86 CPUs "
+                "without VNNI: `ortune verify --simulate avx2` shows what that does to the "
+                "answers, reduce_range avoids it"
+            )
+        )
+
+
+THRESHOLD = 0.01
+
+_COSTS = ("accuracy_cost", "cost")
+_FIX = 'give a sensitivity file: [{"nodes": ["name", ...], "accuracy_cost": 0.02}, ...]'
+
+
+def leave_out(
+    steps: Sequence[Step], file: str | Path | None, threshold: float | None
+) -> tuple[Step, ...]:
+    """Return the steps with the sensitive nodes among what they exclude.
+
+    Raises:
+        BadSettings: A threshold without a file, or no step that can exclude nodes.
+        BadData: The file cannot be read.
+    """
+    if file is None:
+        if threshold is not None:
+            raise BadSettings(
+                f"--threshold {threshold:g} is about --exclude-from",
+                fix="add --exclude-from FILE, or leave --threshold out",
+            )
+        return tuple(steps)
+    names = sensitive(Path(file), THRESHOLD if threshold is None else threshold)
+    if not any(map(_excludes, steps)):
+        raise BadSettings(
+            "--exclude-from: no step here can leave nodes out",
+            fix="it is for int8-static, int8-dynamic and others with a field `exclude`",
+        )
+    patterns = tuple(map(literally, names))
+    return tuple(_without(step, patterns) if _excludes(step) else step for step in steps)
+
+
+def sensitive(file: Path, threshold: float) -> tuple[str, ...]:
+    """Return the layers of all regions that cost more accuracy than the threshold.
+
+    Of a region without `layers` those are all its nodes. One with an `error` and no cost was not
+    measured, which says nothing against it.
+
+    Raises:
+        BadData: The file is not there, no JSON, or not of this form.
+    """
+    try:
+        read = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadData(f"{file}: {error.strerror}", fix=_FIX) from None
+    except ValueError as error:
+        raise BadData(f"{file} is not JSON: {error}", fix=_FIX) from None
+    regions = read.get("regions") if isinstance(read, dict) else read
+    if not isinstance(regions, list):
+        raise BadData(f"{file} holds no list of regions", fix=_FIX)
+    found: dict[str, None] = {}
+    for index, region in enumerate(regions):
+        if (
+            isinstance(region, dict)
+            and bool(region.get("error"))
+            and not list(_costs(region.get("accuracy_cost")))
+        ):
+            continue
+        cost, nodes = _region(region, f"{file}: region {index}")
+        if cost > threshold:
+            found |= dict.fromkeys(nodes)
+    return tuple(found)
+
+
+def _without(step: Step, patterns: Sequence[str]) -> Step:
+    fields = {f.name: getattr(step, f.name) for f in dataclasses.fields(step)}
+    return codec.build(type(step), fields | {"exclude": (*fields["exclude"], *patterns)})
+
+
+def _region(region: object, where: str) -> tuple[float, list[str]]:
+    if not isinstance(region, dict):
+        raise BadData(f"{where} is not a region", fix=_FIX)
+    nodes = region.get("layers") or region.get("nodes")
+    if not isinstance(nodes, list) or not all(isinstance(name, str) for name in nodes):
+        raise BadData(f"{where} has no list of node names `nodes`", fix=_FIX)
+    given = next((region[key] for key in _COSTS if key in region), None)
+    costs = list(_costs(given))
+    if not costs or any(cost != cost for cost in costs):
+        raise BadData(f"{where} has no accuracy cost, but {given!r}", fix=_FIX)
+    return max(costs), nodes
+
+
+def _costs(given: object) -> Iterator[float]:
+    """Yield a value, or of an interval its ends."""
+    if isinstance(given, dict):
+        yield from _costs(given["value"] if "value" in given else list(given.values()))
+    elif isinstance(given, list):
+        for one in given:
+            yield from _costs(one)
+    elif isinstance(given, int | float) and not isinstance(given, bool):
+        yield float(given)
+
+
+def _excludes(step: Step) -> bool:
+    return any(field.name == "exclude" for field in dataclasses.fields(step))
+
+
+_CALL = re.compile(r"\s*([a-z0-9-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+
+
+def folds(asked: ConversionRequest) -> list[Transform]:
+    """Return the steps, in order.
+
+    Raises:
+        OrtuneError: The file, the size or a text cannot be read.
+    """
+    before, size = asked.fold_preprocess, asked.picture_size
+    if before is None and size is not None:
+        raise BadSettings("--picture-size is of --fold-preprocess", fix="give that too")
+    first = [] if before is None else [_preprocess(Path(before), size)]
+    return [*first, *map(_postprocess, asked.fold_postprocess)]
+
+
+def _preprocess(path: Path, size: tuple[int, int] | None) -> Transform:
+    if not path.is_file():
+        raise BadData(f"{path} is not there", fix="give a preprocess.toml, as for --data")
+    given = preprocess.read(path)
+    known = set(codec.encode(preprocess.Preprocess()))
+    if unknown := sorted(given.keys() - known):
+        raise BadData(
+            f"{path} has a key '{unknown[0]}'", fix=f"its keys are: {', '.join(sorted(known))}"
+        )
+    fields = {key: value for key, value in given.items() if key != "dtype"}
+    if size is not None:
+        fields["size"] = list(size)
+    try:
+        return codec.build(catalog.load(Transform, "fold-preprocess"), fields)
+    except BadSettings as error:
+        raise BadData(f"{path}: {error.what}", fix=error.fix) from None
+
+
+def _postprocess(text: str) -> Transform:
+    found = _CALL.fullmatch(text)
+    if found is None:
+        raise BadSettings(
+            f"--fold-postprocess {text}", fix='write argmax, uint8, softmax or "top-k(k=5)"'
+        )
+    fields = f", {found[2]}" if found[2] and found[2].strip() else ""
+    return parse(Transform, f"fold-postprocess(give={found[1]}{fields})")
+
+
+def make(asked: Convert, given: ConversionData, folder: Path) -> Built:
+    """Convert into a folder.
+
+    Raises:
+        OrtuneError: The model has nothing to convert, or the runtime does not take the result.
+    """
+    model, sink = Path(asked.model), asked.sink
+    found = facts(file.load(model))
+    check_source(asked, found)
+    path = model
+    edits: tuple[Edit, ...] = ()
+    lossy = quantizers(asked)
+    refused: list[Refused] = []
+    groups: list[tuple[Step, ...]] = [(step,) for step in lossy]
+    if lossy or asked.portable:
+        groups.insert(0, rewrites(asked.level, found))
+    for index, steps in enumerate(groups):
+        target = folder / f"{index}" / model.name
+        target.parent.mkdir()
+        try:
+            recipe = Recipe(asked.precision or "as-is", steps)
+            built = build(
+                path,
+                recipe,
+                target,
+                feeds=given.feeds,
+                known=given.known,
+                custom_ops=asked.custom_ops,
+                sink=sink,
+            )
+        except Refused as error:
+            refused.append(error)
+            continue
+        for done in built.edits if set(steps) & set(lossy) else ():
+            if done.note:
+                sink(Note(f"{done.step}: {done.note}"))
+        path, edits = built.path, (*edits, *built.edits)
+    if refused and len(refused) == len(lossy):
+        raise refused[0]
+    for one in refused:
+        sink(Note(one.what))
+    if asked.target == "cpu" and asked.level != "disabled" and not asked.portable:
+        out, ops = folder / model.name, asked.custom_ops
+        path = optimize_offline(path, asked.level, out, custom_ops=ops)
+    if lossy and asked.folds:
+        folded = build(path, Recipe("at load", (DequantizeAtLoad(),)), folder / "folded.onnx")
+        path, edits = folded.path, edits + folded.edits
+    return Built(path, edits)
+
+
+def rewrites(level: str, found: Facts) -> tuple[Step, ...]:
+    """Return the exact steps of a level: none, folding, or all that apply."""
+    if level == "disabled":
+        return ()
+    steps = clean(found).steps
+    if level == "basic":
+        return tuple(s for s in steps if getattr(s, "stage", Stage.FINISH) <= Stage.FOLD)
+    return steps
+
+
+def quantizers(asked: Convert) -> tuple[Step, ...]:
+    """Return the lossy steps that a request asks for."""
+    if asked.precision is None:
+        return add_format_step((), asked.format)
+    if asked.precision not in CALIBRATED:
+        return ()
+    if asked.precision != "int8":
+        made = [_other(asked)]
+        return leave_out(made, asked.exclude_from, asked.threshold)
+    grid = {"per_channel": asked.per_channel, "reduce_range": asked.reduce_range}
+    if asked.static:
+        rules = {} if asked.target == "cpu" else {"target": asked.integers}
+        made = [_quantizer("int8-static", head=True, **grid, **rules)]
+        made += add_format_step((), asked.format)
+    else:
+        dynamic = _quantizer("int8-dynamic", conv=asked.dynamic_conv, **grid)
+        made = [dynamic, _quantizer("int8-weights")]
+    return leave_out(made, asked.exclude_from, asked.threshold)
+
+
+def _other(asked: Convert) -> Step:
+    match asked.precision:
+        case "int4":
+            sampled = asked.static and asked.ranges_from is None
+            method = {"method": "gptq"} if sampled else {}
+            # TensorRT knows no operator of onnxruntime's own: blocks behind DequantizeLinear.
+            form = {"form": "qdq"} if asked.target == "tensorrt" else {}
+            return _quantizer("int4-weights", **method, **form)
+        case "fp16" | "bf16" as name if asked.target == "tensorrt" and asked.data is not None:
+            # Strongly typed: what is float32 there is float32 in the file.
+            return _quantizer(name, islands="auto")
+        case name:
+            return _quantizer(str(name))
+
+
+def _quantizer(name: str, **fields: object) -> Step:
+    return codec.build(catalog.load(Quantizer, name), fields)
+
+
+def check_source(asked: Convert, found: Facts) -> None:
+    """Refuse a model that cannot be turned into the precision.
+
+    Raises:
+        BadModel: Its weights or arithmetic are of lower precision already.
+    """
+    halves = {"float16", "bfloat16"} & set(found.precisions)
+    if asked.precision == "fp32" and (halves or found.quantized):
+        held = ", ".join(sorted(halves)) or "integer arithmetic"
+        raise BadModel(
+            f"{Path(asked.model).name} holds {held}, which cannot be turned back into fp32",
+            fix="convert the original float32 model, or leave --precision out",
+        )
+    if asked.precision in ("int8", "int4", "fp8") and found.quantized:
+        raise BadModel(
+            f"{Path(asked.model).name} is quantized already",
+            fix="convert the original float32 model, or leave --precision out",
+        )

@@ -1,0 +1,419 @@
+"""Is a bundle as it was packed, here, or with which release of the runtime is it no more?"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ortune.analysis.benchmark.interleave import Contestant, Ratios, TimedRow, contest
+from ortune.analysis.recheck.request import Recheck
+from ortune.bundle.engine import consent
+from ortune.bundle.engine.golden import TOLERANCE_DB, difference, snr_db
+from ortune.bundle.engine.manifest import Manifest
+from ortune.bundle.engine.signing import verify_signature
+from ortune.bundle.read import Bundle, BundledPlan, read
+from ortune.bundle.source import unpack
+from ortune.core.backend import Backend
+from ortune.core.capabilities import HERE
+from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError, gist, shortened
+from ortune.core.event import Note, Sink, silent
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins import codec, stored
+from ortune.core.result import TableResult
+from ortune.core.study import Job
+from ortune.core.trial import Interval, Trial
+from ortune.data.stream import Stream
+from ortune.measurement.environment import interpreter
+from ortune.measurement.environments.installed import ensured
+from ortune.measurement.environments.releases import chosen
+from ortune.measurement.machine.energy import energy
+from ortune.measurement.process import WorkerFailed, demand, lone, outputs
+from ortune.measurement.timing import stats
+
+
+class Replayed(enum.StrEnum):
+    """How a bundle stands to what was packed."""
+
+    SAME = "as packed"
+    UNTIMED = "answers as packed"
+    UNCLEAR = "perhaps slower"
+    SLOWER = "slower"
+    CHANGED = "answers changed"
+    FAILED = "does not run"
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is known to have changed."""
+        return self in (Replayed.SAME, Replayed.UNTIMED, Replayed.UNCLEAR)
+
+
+@dataclass(frozen=True)
+class RecheckRow:
+    """A bundle run again in one environment.
+
+    Attributes:
+        runtime: The release of what runs it there, such as ``onnxruntime 1.31.1``.
+        answers_db: The worst answer's distance from the packed one, as a signal-to-noise ratio in
+            dB; infinite where they are equal, None where it did not run.
+        ratio: The plan's time over the original's, both there; None where it was not timed.
+        beside: The plan's time there over its time in this Python's own environment, timed in
+            turns; None where that is the same, or does not run.
+        why: What follows, in a line.
+        differs: What is not as on the machine that the bundle was packed on; empty if nothing.
+    """
+
+    environment: str
+    runtime: str
+    verdict: Replayed
+    answers_db: float | None = None
+    ratio: Interval | None = None
+    beside: Interval | None = None
+    why: str = ""
+    differs: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class RecheckResult(TableResult):
+    """A bundle run again, in one environment or in several.
+
+    Attributes:
+        plan: The packed plan, as a person reads it.
+        key: Of its trial.
+        backend: What it runs on.
+        packed: The plan's time over the original's when it was packed, at 99 %.
+        predicted: Where a new measurement of that falls with 95 %, as it was predicted then.
+        tolerance_db: The least distance in dB that answers may have.
+        replays: One an environment, oldest release first.
+        changes: Runtimes with which something changed, or came back, in that order.
+        good: Nothing is known to have changed anywhere.
+        reason: What changed first, or that nothing did.
+        timed_why_not: Why it was not timed; empty where it was.
+    """
+
+    bundle: str
+    plan: str
+    key: str
+    backend: str
+    packed: Interval | None
+    predicted: Interval | None
+    tolerance_db: float
+    replays: tuple[RecheckRow, ...]
+    changes: tuple[str, ...]
+    good: bool
+    reason: str
+    timed_why_not: str = ""
+
+    table = "replays"
+
+    def summary(self) -> Mapping[str, object]:
+        """Return the verdict and the key figures of the first replay."""
+        first = self.replays[0]
+        return {
+            "bundle": self.bundle,
+            "plan": self.plan,
+            "good": self.good,
+            "reason": self.reason,
+            "answers dB": first.answers_db,
+            "ratio": first.ratio,
+            "packed": self.packed,
+        }
+
+    def records(self) -> Sequence[Mapping[str, object]]:
+        """Return a row an environment."""
+        return [
+            {
+                "runtime": one.runtime,
+                "environment": one.environment,
+                "verdict": str(one.verdict),
+                "answers_db": one.answers_db,
+                "ratio": one.ratio and one.ratio.value,
+                "beside": one.beside and one.beside.value,
+                "why": one.why,
+            }
+            for one in self.replays
+        ]
+
+
+def run(asked: Recheck) -> RecheckResult:
+    """Replay a bundle in every environment that was asked for."""
+    releases = chosen(asked.runtime) if asked.runtime else ()
+    path = Path(asked.bundle)
+    with TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True) as folder:
+        root = Path(folder)
+        plan = unpacked(
+            path,
+            root / "bundle",
+            key=asked.key,
+            custom_ops=asked.allow_custom_ops,
+            require_signature=asked.require_signature,
+        )
+        why_not = why_not_timed(plan) if asked.timed else "not asked for"
+        replays = []
+        # All are added where they are missing before anything is timed.
+        places = [ensured(one, asked.sink).name for one in releases]
+        if not places:
+            interpreter(asked.environment)
+            places = [asked.environment]
+        for place in places:
+            asked.sink(Note(f"replaying {path.name} in environment {place}"))
+            seconds = 0.0 if why_not else asked.time
+            replays.append(replay(plan, place, root, seconds, asked.sink))
+    changed = next((one for one in replays if not one.verdict.good), None)
+    if changed is None:
+        reason = ", ".join(dict.fromkeys(str(one.verdict) for one in replays))
+    else:
+        oldest = len(replays) > 1 and changed is replays[0]
+        already = ", the oldest that was tried, already" if oldest else ""
+        differs = f" ({changed.differs})" if changed.differs else ""
+        reason = f"{changed.verdict} with {changed.runtime}{already}: {changed.why}{differs}"
+    return RecheckResult(
+        bundle=str(path),
+        plan=str(plan.trial.plan),
+        key=plan.trial.key,
+        backend=str(plan.backend),
+        packed=plan.trial.ratio,
+        predicted=plan.trial.predicted,
+        tolerance_db=TOLERANCE_DB,
+        replays=tuple(replays),
+        changes=changes(replays),
+        good=changed is None,
+        reason=f"{path.name}: {reason}",
+        timed_why_not=why_not,
+    )
+
+
+def changes(replays: Sequence[RecheckRow]) -> tuple[str, ...]:
+    """Return the runtimes with which the verdict is another than with the one before.
+
+    Before the first it is taken to be as packed. What is perhaps slower is no change.
+    """
+    found, before = [], Replayed.SAME
+    for one in replays:
+        verdict = Replayed.SAME if one.verdict.good else one.verdict
+        if verdict is not before:
+            found.append(f"{one.runtime}: {one.verdict}")
+        before = verdict
+    return tuple(found)
+
+
+SLOWER = 0.05
+"""How much slower than in this Python's own environment is a change, as for `compare`."""
+
+
+@dataclass(frozen=True)
+class Retimed:
+    """What was timed in one environment; see `RecheckRow`."""
+
+    ratio: Interval | None = None
+    beside: Interval | None = None
+
+
+def why_not_timed(plan: UnpackedPlan) -> str:
+    """Say why a bundle's benchmark cannot be replayed; empty where it can."""
+    if len(plan.models) > 1:
+        return "a bundle of several models does not say how often each is called"
+    if plan.baseline is None:
+        return "the original ran on code of its own, which a bundle does not bring"
+    return ""
+
+
+def replay(
+    plan: UnpackedPlan, environment: str, root: Path, seconds: float, sink: Sink = silent
+) -> RecheckRow:
+    """Compare answers, and time plan and original, in one environment.
+
+    Whatever does not run there is a result.
+
+    Args:
+        root: Folder for what workers write.
+        seconds: Time for timing; 0 does not time.
+    """
+    runtime = environment
+    try:
+        offered = demand(plan.backend, environment)
+        name = plan.backend.name() if plan.backend.name() in offered.versions else "onnxruntime"
+        runtime = f"{name} {offered.versions.get(name, 'of unknown version')}"
+        answers = _answers(plan, environment, root)
+        found = _timed(plan, environment, root, seconds, sink) if seconds else Retimed()
+    except WorkerFailed as error:
+        reason = error.failure.reason
+    except OrtuneError as error:
+        reason = f"{error.what} ({error.fix})"
+    else:
+        then = dict(plan.job.versions)
+        if "openvino" not in str(plan.backend):
+            then.pop("onnxruntime-ep-openvino", None)
+        differs = difference(plan.job.machine, then, offered.machine, offered.versions)
+        verdict, why = judged(answers, found, plan.trial.predicted)
+        return RecheckRow(
+            environment, runtime, verdict, answers, found.ratio, found.beside, why, differs
+        )
+    return RecheckRow(environment, runtime, Replayed.FAILED, why=reason)
+
+
+def judged(answers_db: float, found: Retimed, predicted: Interval | None) -> tuple[Replayed, str]:
+    """Say how answers and times stand to the packed ones, and why in a line.
+
+    Slower is what lies above the predicted interval with its own interval, so that noise alone is
+    rarely called a change; or what is slower than beside it by over 5 % and beyond the noise.
+    """
+    if not answers_db >= TOLERANCE_DB:
+        return Replayed.CHANGED, (
+            f"an answer is {answers_db:.0f} dB from the packed one; {TOLERANCE_DB:.0f} are needed"
+        )
+    ratio, beside = found.ratio, found.beside
+    if beside is not None and beside.value > 1 + SLOWER and beside.low > 1:
+        return Replayed.SLOWER, f"it takes {beside} times as long as with the runtime here"
+    if ratio is None or predicted is None:
+        return Replayed.UNTIMED, ""
+    foreseen = f"[{predicted.low:.3f}, {predicted.high:.3f}] was predicted"
+    if ratio.low > predicted.high:
+        return Replayed.SLOWER, f"it takes {ratio} of the original's time; {foreseen}"
+    if ratio.value > predicted.high:
+        return Replayed.UNCLEAR, (
+            f"it takes {ratio} of the original's time; {foreseen}, which is inside the noise"
+        )
+    return Replayed.SAME, ""
+
+
+def _answers(plan: UnpackedPlan, environment: str, root: Path) -> float:
+    """Return the least `snr_db` of all golden samples."""
+    worst = float("inf")
+    for index, (name, (inputs, expected)) in enumerate(plan.golden.items()):
+        job = lone(
+            plan.models[name], plan.backend, inputs, root, "golden", environment=environment
+        )
+        wanted = Stream(expected)
+        found = outputs(job, range(len(wanted)), root / f"{index}.{environment}.stream")
+        pairs = zip(wanted, found, strict=True)
+        worst = min([worst, *(snr_db(one, other) for one, other in pairs)])
+    return worst
+
+
+def _timed(
+    plan: UnpackedPlan, environment: str, root: Path, seconds: float, sink: Sink
+) -> Retimed:
+    """Time original and plan there in turns, and the plan here beside them."""
+    (name, model), baseline = next(iter(plan.models.items())), plan.baseline
+    assert baseline is not None, "asked after why_not_timed"
+    driven, inputs = plan.job.workload, plan.golden[name][0]
+    sides = [
+        Contestant(plan.originals[name], baseline, driven, environment=environment),
+        Contestant(model, plan.backend, driven, environment=environment),
+    ]
+    if environment != HERE:
+        sides.append(Contestant(model, plan.backend, driven))
+    rows = [TimedRow(one, inputs) for one in sides]
+    contest([rows], root, seconds, energy(), stats.PAIRS, sink)
+    if rows[1].error:
+        raise OrtuneError(rows[1].error, fix="run `ortune bench` on its model")
+    stand = Ratios([rows])
+    ratio = stand.between(rows[1], rows[0])
+    alone = len(rows) < 3 or rows[2].error
+    return Retimed(ratio, None if alone else stand.between(rows[1], rows[2]))
+
+
+@dataclass(frozen=True)
+class UnpackedPlan:
+    """A plan and the original below a folder; keys are the names of the models.
+
+    Attributes:
+        trial: What was measured of the plan; the final trial where there is one.
+        job: What was measured, on which machine, with which versions.
+        backend: The plan's, with the libraries where they were unpacked.
+        baseline: The original's; None where a bundle cannot bring what it ran on.
+        golden: Stream files of inputs and answers.
+    """
+
+    trial: Trial
+    job: Job
+    backend: Backend
+    baseline: Backend | None
+    models: Mapping[str, Path]
+    originals: Mapping[str, Path]
+    golden: Mapping[str, tuple[Path, Path]]
+
+
+def unpacked(
+    path: Path,
+    folder: Path,
+    *,
+    key: str,
+    custom_ops: bool,
+    require_signature: str | Path | None = None,
+) -> UnpackedPlan:
+    """Check a bundle and unpack one plan of it, with the original, into a folder.
+
+    Threads above the CPUs at hand are lowered.
+
+    Args:
+        key: Start of the key of the plan's trial; the first plan if empty.
+        custom_ops: Whether libraries that it brings may run.
+        require_signature: Public key of who must have signed it.
+
+    Raises:
+        BadModel: It is no bundle, was changed, holds what a bundle may not, or no golden samples.
+        BadSettings: It holds no such plan, or runs code that is not allowed.
+    """
+    if require_signature is not None:
+        verify_signature(path, require_signature)
+    bundle = read(path)
+    trial, plan = _plan(bundle, key)
+    manifest = unpack(path, folder, plan.packed, custom_ops=custom_ops)
+    golden = {
+        name: (folder / one.inputs, folder / one.outputs)
+        for name, one in plan.packed.golden.items()
+    }
+    # Refuse golden samples that cannot be read, or of which one has no answer.
+    why = "" if golden else "it has none"
+    for inputs, answers in golden.values():
+        try:
+            if not 0 < len(Stream(inputs)) == len(Stream(answers)):
+                why = "not every sample has an answer"
+        except BadData as error:
+            why = gist(error)
+    if why:
+        raise BadModel(
+            f"{path.name}: its golden samples cannot be used: {why}", fix="pack the run again"
+        )
+    backend = consent.placed(plan.backend, plan.packed, manifest, folder)
+    return UnpackedPlan(
+        trial,
+        bundle.evidence.job,
+        stored.lowered(backend, effective_cpus())[0],
+        _baseline(bundle.evidence.job.baseline, manifest, folder),
+        {name: folder / member for name, member in plan.packed.models.items()},
+        {name: folder / member for name, member in manifest.fallback.items()},
+        golden,
+    )
+
+
+def _plan(bundle: Bundle, key: str) -> tuple[Trial, BundledPlan]:
+    """Return a plan and what was measured of it; bundles of format 1 do not name the key."""
+    held = bundle.evidence.trials
+    if not held:
+        raise OrtuneError(f"{bundle.path} holds no evidence of its plan", fix="pack the run again")
+    keys = [one.packed.key or held[-1].key for one in bundle.plans]
+    found = next((place for place, one in enumerate(keys) if one.startswith(key)), None)
+    if found is None:
+        raise BadSettings(
+            f"{bundle.path} holds no plan '{shortened(key, 40)}'",
+            fix=f"use one of: {', '.join(one[:8] for one in keys)}",
+        )
+    trials = [trial for trial in held if trial.key == keys[found]]
+    return trials[-1], bundle.plans[found]
+
+
+def _baseline(stored_baseline: Backend, manifest: Manifest, folder: Path) -> Backend | None:
+    """Return what the original ran on, none of it code that only the evidence names."""
+    backend, _ = stored.lowered(stored_baseline, effective_cpus())
+    libraries = backend.custom_ops
+    if set(stored.code(codec.encode(backend))) - set(libraries):
+        return None
+    if not libraries:
+        return backend
+    brought = consent.libraries(manifest.custom_ops, manifest, folder)
+    return replace(backend, custom_ops=brought)  # type: ignore[call-arg]

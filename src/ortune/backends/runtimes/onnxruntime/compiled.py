@@ -1,0 +1,163 @@
+"""Models that a provider has compiled ahead: ONNX files whose nodes hold what it built.
+
+onnxruntime's design of EP context (docs/execution-providers/EP-Context-Design.md): a subgraph
+that a provider took becomes one node ``com.microsoft::EPContext`` with the provider's own bytes.
+Such a file opens in a moment, and only with the releases and on the device that it was made for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol, runtime_checkable
+
+from ortune.core.errors import BackendMissing, BadModel, gist
+from ortune.core.hardware.cpus import cpu_model, instruction_sets
+from ortune.core.hardware.gpu import driver
+from ortune.graph.io.protobuf import parts
+
+_NODE = ("EPContext", "com.microsoft")
+
+
+@runtime_checkable
+class Compiling(Protocol):
+    """A backend whose provider compiles models ahead of time."""
+
+    def compile(self, path: Path, out: Path) -> None:
+        """Write a model as the provider compiles it; `open` takes that file like any other.
+
+        Raises:
+            BackendMissing: The provider is not here, or compiles nothing of it.
+            BadModel: The runtime does not accept the model.
+        """
+        ...
+
+    def compiled_for(self) -> Mapping[str, str]:
+        """Return all that must be the same where a compiled file is opened.
+
+        Raises:
+            BackendMissing: The provider is not here.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class CompiledNode:
+    """One part of a model that a provider has compiled.
+
+    Attributes:
+        source: The provider, as it calls itself.
+        embedded: What it built is in the file itself, not in another.
+    """
+
+    source: str
+    embedded: bool
+
+
+def compile_model(
+    path: Path, made: Any, out: Path, provider: str, content: bytes | None = None
+) -> None:
+    """Write a model with everything that the provider compiles of it embedded.
+
+    Args:
+        made: SessionOptions that have the provider, as a session would be opened with.
+        content: The model, in the place of the file; external data lies beside the file.
+
+    Raises:
+        BackendMissing: The installed onnxruntime has no compiler, or the provider took no node.
+        BadModel: The model is not compiled, for another reason.
+    """
+    import onnxruntime as ort
+
+    if not hasattr(ort, "ModelCompiler"):
+        raise BackendMissing(
+            f"onnxruntime {ort.__version__} compiles no model ahead of time",
+            fix="pip install 'onnxruntime>=1.23'",
+        )
+    if content is not None:
+        made.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", str(path.absolute().parent)
+        )
+    try:
+        ort.ModelCompiler(
+            made, content or str(path), embed_compiled_data_into_model=True
+        ).compile_to_file(str(out))
+    except Exception as error:
+        raise BadModel(
+            f"{provider} does not compile {path.name}: {gist(error)}",
+            fix="leave --compiled out: it is compiled when it loads",
+        ) from error
+    if not contexts(out):
+        out.unlink()
+        raise BackendMissing(
+            f"{provider} compiled no node of {path.name}", fix="leave --compiled out"
+        )
+
+
+def contexts(path: Path) -> list[CompiledNode]:
+    """Return the compiled nodes of a file; none of an ordinary model.
+
+    Raises:
+        BadModel: It is no model.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        proto = onnx.ModelProto.FromString(path.read_bytes())
+    except (OSError, DecodeError) as error:
+        raise BadModel(
+            f"{path.name} is no compiled model: {error}", fix="compile it again"
+        ) from error
+    return [
+        _told(part)
+        for part in parts(proto)
+        if isinstance(part, onnx.NodeProto) and (part.op_type, part.domain) == _NODE
+    ]
+
+
+def _told(node: Any) -> CompiledNode:
+    """Read a node; of those that share another's bytes (``main_context`` 0) it is the other."""
+    held = {one.name: one for one in node.attribute}
+    source = held["source"].s.decode(errors="replace") if "source" in held else ""
+    embedded = held["embed_mode"].i == 1 if "embed_mode" in held else True
+    main = held["main_context"].i == 1 if "main_context" in held else True
+    return CompiledNode(source, embedded or not (main or held.get("ep_cache_context")))
+
+
+def made_for(
+    provider: str,
+    device: Any = None,
+    *packages: str,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Return what a compiled model depends on besides itself, by name.
+
+    Args:
+        device: The runtime's description of a plug-in's device (OrtEpDevice), where there is one.
+        packages: Distributions that bring the provider.
+        more: Anything else, such as the name of a GPU.
+    """
+    found = {"provider": provider, "system": f"{platform.system()} {platform.machine()}"}
+    for name in ("onnxruntime", *packages):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    kind = device.device.type.name if device is not None else ""
+    if kind == "CPU":
+        flags = " ".join(sorted(instruction_sets()))
+        found["device"] = cpu_model()
+        found["instruction sets"] = hashlib.sha256(flags.encode()).hexdigest()[:16]
+    elif device is not None:
+        one = device.device
+        told = {**dict(one.metadata), **dict(device.ep_metadata)}
+        found["device"] = f"{kind} {one.vendor} {one.vendor_id:x}:{one.device_id:x}"
+        found |= {key: told[key] for key in sorted(told) if "version" in key.casefold()}
+    if kind != "CPU" and (known := driver().get("driver")):
+        found["driver"] = known
+    return {**found, **more}

@@ -1,0 +1,276 @@
+"""Sessions on a device with memory of its own: bound buffers, and no silent way to the CPU."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.backends.runtimes.onnxruntime import messages
+from ortune.backends.runtimes.onnxruntime import session as ort
+from ortune.backends.runtimes.onnxruntime.providers import probe
+from ortune.core import wording
+from ortune.core.errors import BackendMissing, BadModel, BadSettings
+from ortune.core.session import Tensors
+
+T = TypeVar("T")
+
+Provider: TypeAlias = tuple[str, Mapping[str, str]]
+"""Name of an execution provider and its options."""
+
+_SHAPES = 16
+"""Shapes whose buffers are kept; the one that was not used for longest goes."""
+_DTYPES: Mapping[str, str] = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(bool)": "bool",
+    **{f"tensor({sign}int{n})": f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)},
+}
+_CONTROL = ("If", "Loop", "Scan")
+_MOST_NAMED = 5
+_CAPTURE = "graph capture"
+"""In what onnxruntime says of a session that it cannot record as a CUDA graph."""
+
+
+@dataclass
+class _Bound:
+    """Buffers for one set of input shapes.
+
+    Attributes:
+        sized: The outputs have buffers too, as their shapes follow from those of the inputs.
+    """
+
+    binding: Any
+    inputs: dict[str, Any] = field(default_factory=dict)
+    sized: bool = False
+
+
+class DeviceSession(ort.OrtSession):
+    """An onnxruntime session whose inputs and outputs lie in the device's memory.
+
+    `run` is the whole way of a call; `stage` and `compute` are it without the copies. One call at
+    a time: they share the buffers.
+    """
+
+    def __init__(self, inner: Any, device: str, index: int) -> None:
+        super().__init__(inner)
+        self._place = (device, index)
+        self._dims = {value.name: value.shape for value in inner.get_inputs()}
+        self._bound: OrderedDict[Any, _Bound] = OrderedDict()
+        self._lock = Lock()
+        self._staged: _Bound | None = None
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        with self._lock:
+            bound = self._filled(feeds)
+            self._compute(bound)
+            found = bound.binding.copy_outputs_to_cpu()
+        return dict(zip(self._names, found, strict=True))
+
+    def stage(self, feeds: Tensors) -> None:
+        with self._lock:
+            self._staged = self._filled(feeds)
+
+    def compute(self) -> None:
+        with self._lock:
+            assert self._staged is not None, "compute is asked after stage"
+            self._compute(self._staged)
+
+    def _compute(self, bound: _Bound) -> None:
+        """Run and wait; buffers that a wrong shape in the file has made too small are given up."""
+        bound.binding.synchronize_inputs()
+        try:
+            self.inner.run_with_iobinding(bound.binding)
+        except Exception:
+            if not bound.sized:
+                raise
+            self._bind_outputs(bound, {})
+            self.inner.run_with_iobinding(bound.binding)
+        bound.binding.synchronize_outputs()
+
+    def _filled(self, feeds: Tensors) -> _Bound:
+        key = tuple((name, array.shape, array.dtype.str) for name, array in feeds.items())
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._bound[key] = self._made(feeds)
+            if len(self._bound) > _SHAPES:
+                self._bound.popitem(last=False)
+        self._bound.move_to_end(key)
+        for name, array in feeds.items():
+            bound.inputs[name].update_inplace(np.require(array, requirements="C"))
+        return bound
+
+    def _made(self, feeds: Tensors) -> _Bound:
+        from onnxruntime import OrtValue
+
+        bound = _Bound(self.inner.io_binding())
+        for name, array in feeds.items():
+            held = OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, *self._place)
+            bound.inputs[name] = held
+            bound.binding.bind_ortvalue_input(name, held)
+        sizes = {
+            dim: size
+            for name, array in feeds.items()
+            for dim, size in zip(self._dims.get(name) or (), array.shape, strict=False)
+            if isinstance(dim, str)
+        }
+        self._bind_outputs(bound, sizes, sized=True)
+        return bound
+
+    def _bind_outputs(
+        self, bound: _Bound, sizes: Mapping[str, int], *, sized: bool = False
+    ) -> None:
+        """Give outputs buffers where their shapes are known; else the runtime makes them there."""
+        from onnxruntime import OrtValue
+
+        bound.sized = False
+        for value in self.inner.get_outputs():
+            shape = _resolved(value.shape, sizes) if sized else None
+            if shape is None:
+                bound.binding.bind_output(value.name, *self._place)
+                continue
+            dtype = np.dtype(_DTYPES[value.type])
+            held = OrtValue.ortvalue_from_shape_and_type(shape, dtype, *self._place)
+            bound.binding.bind_ortvalue_output(value.name, held)
+            bound.sized = True
+
+
+def _resolved(dims: Sequence[Any] | None, sizes: Mapping[str, int]) -> list[int] | None:
+    """Return a declared shape with the names filled in; None where one is open."""
+    if dims is None:
+        return None
+    found = [sizes.get(dim) if isinstance(dim, str) else dim for dim in dims]
+    known = [dim for dim in found if dim is not None]
+    return known if len(known) == len(found) else None
+
+
+def binds(inner: Any) -> bool:
+    """Say whether all inputs and outputs of a session are tensors that buffers can hold."""
+    return all(one.type in _DTYPES for one in (*inner.get_inputs(), *inner.get_outputs()))
+
+
+@contextmanager
+def session(
+    path: Path,
+    made: Any,
+    chain: Sequence[Provider],
+    *,
+    device: str,
+    index: int = 0,
+    io_binding: bool = True,
+    graph: str = "",
+    verbose: bool = False,
+) -> Iterator[ort.OrtSession]:
+    """Open a session on the first provider of a chain, and prove that it runs there.
+
+    Args:
+        made: SessionOptions.
+        chain: Providers in order of preference, each with its options.
+        device: The device's kind as onnxruntime names its memory, such as ``cuda``.
+        io_binding: Keep inputs and outputs in its memory.
+        graph: Option of the first provider by which it records a CUDA graph; empty for none.
+        verbose: Let the runtime log to stderr.
+
+    Raises:
+        BadModel: The runtime does not accept the model.
+        BadSettings: A CUDA graph is asked for, and the model does not allow one.
+        BackendMissing: The first provider does not start, or took nothing.
+    """
+    provider, options = chain[0]
+
+    def opening(chain: Sequence[Provider]) -> AbstractContextManager[ort.OrtSession]:
+        return ort.session(path, made, provider=provider, chain=chain)
+
+    with ExitStack() as stack:
+        try:
+            opened = entered(stack, opening(chain), provider, index, verbose=verbose)
+        except BadModel as error:
+            if not graph or _CAPTURE not in error.what:
+                raise
+            plain = [(provider, {**options, graph: "0"}), *chain[1:]]
+            opened = entered(stack, opening(plain), provider, index, verbose=verbose)
+            raise _no_graph(path, blocks(opened, provider) or (error.what,)) from error
+        if graph and (reasons := blocks(opened, provider)):
+            raise _no_graph(path, reasons)
+        if io_binding and binds(opened.inner):
+            yield DeviceSession(opened.inner, device, index)
+        else:
+            yield opened
+
+
+def entered(
+    stack: ExitStack,
+    opening: AbstractContextManager[T],
+    provider: str,
+    index: int = 0,
+    *,
+    verbose: bool = False,
+) -> T:
+    """Open a session; where that fails, find out whether it is the provider's fault.
+
+    Args:
+        opening: Of a session on this provider.
+        index: Of the device.
+
+    Raises:
+        BackendMissing: The provider does not start or took nothing; it says why, in the first
+            real line of the runtime's log.
+        OrtuneError: What opening it raises.
+    """
+    log = messages.RuntimeLog()
+    try:
+        with messages.captured(verbose=verbose) as log:
+            return stack.enter_context(opening)
+    except (BackendMissing, BadModel) as error:
+        if isinstance(error, BadModel) and _CAPTURE in error.what:
+            raise
+        probed = probe.probed(provider, index)
+        if probed.state != "works":
+            reason = log.reason or probed.reason
+            what = f"{provider} does not start ({probed.state}): {reason}"
+            raise BackendMissing(what, fix=probed.fix) from error
+        if isinstance(error, BackendMissing) and log.reason:
+            raise BackendMissing(f"{error.what}: {log.reason}", fix=error.fix) from error
+        raise
+
+
+def blocks(opened: ort.OrtSession, provider: str) -> tuple[str, ...]:
+    """Return what keeps a session from being recorded as one CUDA graph; empty for nothing.
+
+    A graph replays the same kernels on the same addresses: sizes must be fixed, and whatever runs
+    elsewhere is named (onnxruntime, "CUDA execution provider: using CUDA Graphs").
+    """
+    found = []
+    for value in opened.inner.get_inputs():
+        dims = ["?" if dim is None else str(dim) for dim in value.shape]
+        if any(not isinstance(dim, int) for dim in value.shape):
+            found.append(f"input '{value.name}' has no fixed shape ({'x'.join(dims)})")
+    parts = opened.assigned_ops()
+    for other, nodes in parts.items():
+        bodies = [name for name, op in nodes if op in _CONTROL]
+        if bodies:
+            found.append(f"control flow: {_named(bodies)}")
+        if other != provider and provider in parts:
+            count = wording.count(len(nodes), "node")
+            found.append(f"{count} on {other}: {_named([name for name, _ in nodes])}")
+    return tuple(found)
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _no_graph(path: Path, reasons: Sequence[str]) -> BadSettings:
+    return BadSettings(
+        f"{path.name} does not run as a CUDA graph: {'; '.join(reasons)}",
+        fix="fix its shapes (--fixed-shapes), or leave cuda_graph out",
+    )

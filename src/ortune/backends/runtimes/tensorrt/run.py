@@ -1,0 +1,320 @@
+"""Running an engine: what it takes, a context for each thread, computing apart from copying."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.backends.runtimes.tensorrt import build, library, profiles
+from ortune.backends.runtimes.tensorrt.build import BuildOptions
+from ortune.backends.runtimes.tensorrt.library import CudaDevice
+from ortune.backends.runtimes.tensorrt.profiles import Profile, ShapeRange
+from ortune.core.errors import BadData, BadModel
+from ortune.core.session import InProcess, Session, Tensors
+
+PROVIDER = "TensorRT"
+"""Under this name the engine's layers are shown as placed."""
+SUFFIXES = (".engine", ".plan")
+"""Of files that hold an engine; any other is an ONNX file to build one of."""
+_TYPES: Mapping[str, Any] = {
+    "FLOAT": np.float32,
+    "HALF": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "INT8": np.int8,
+    "UINT8": np.uint8,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "BOOL": np.bool_,
+    "FP8": ml_dtypes.float8_e4m3fn,
+}
+"""TensorRT's types that an array holds; its 4-bit types are packed and stay inside."""
+
+
+@contextmanager
+def session(path: Path, options: BuildOptions) -> Iterator[Session]:
+    """Open an engine, or build one of an ONNX file.
+
+    Raises:
+        BackendMissing: TensorRT or the device is not there.
+        BadModel: TensorRT does not take the file.
+        BadSettings: An input is of open size and has no range.
+    """
+    plan = path.read_bytes() if path.suffix in SUFFIXES else build.engine(path, options)
+    opened = TensorrtSession(plan, options)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+class TensorrtSession(InProcess):
+    """An engine behind the Session protocol; each calling thread has a context of its own."""
+
+    def __init__(self, plan: bytes, options: BuildOptions) -> None:
+        self._trt = library.load()
+        self._cuda = CudaDevice(options.device)
+        self._log = library.logger(self._trt)
+        self._engine = build.deserialize(self._trt, self._log, plan, options.plugins)
+        self._io = describe(self._trt, self._engine)
+        self._own, self._all = threading.local(), list[EngineContext]()
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        """Copy in, run once, copy out."""
+        self.stage(feeds)
+        self._mine.start()
+        return self._mine.fetch()
+
+    def stage(self, feeds: Tensors) -> None:
+        """Copy inputs to the device and make room for outputs.
+
+        Raises:
+            BadData: A shape lies outside every profile, or an input is missing or of another type.
+        """
+        self._mine.stage(feeds)
+
+    def compute(self) -> None:
+        """Run once on what was staged; returns when the device is done."""
+        self._mine.start()
+        self._mine.wait()
+
+    def placement(self) -> Mapping[str, int]:
+        """All layers of the engine run here."""
+        return {PROVIDER: self._engine.num_layers}
+
+    def close(self) -> None:
+        """Give the device memory of all threads back."""
+        for one in self._all:
+            one.close()
+        self._all.clear()
+
+    @property
+    def _mine(self) -> EngineContext:
+        if not hasattr(self._own, "context"):
+            self._cuda.use()
+            self._own.context = EngineContext(
+                self._trt, self._engine, self._io, self._cuda, self._log
+            )
+            self._all.append(self._own.context)
+        found: EngineContext = self._own.context
+        return found
+
+
+@dataclass(frozen=True)
+class Io:
+    """What an engine takes and gives.
+
+    Attributes:
+        inputs: Name -> type of array.
+        outputs: The same.
+        profiles: Ranges of inputs, a profile each; a fixed input is a range of one shape.
+    """
+
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    profiles: tuple[Profile, ...]
+
+    @property
+    def by_value(self) -> frozenset[str]:
+        """Inputs whose values decide shapes: TensorRT reads them in the host's memory."""
+        ranges = (one for profile in self.profiles for one in profile.values())
+        return frozenset(one.name for one in ranges if one.values)
+
+
+def describe(trt: Any, engine: Any) -> Io:
+    """Ask an engine for names, types and ranges.
+
+    Raises:
+        BadModel: A tensor is of a type that no array holds.
+    """
+    inputs: dict[str, Any] = {}
+    outputs: dict[str, Any] = {}
+    for at in range(engine.num_io_tensors):
+        name = engine.get_tensor_name(at)
+        kind = engine.get_tensor_dtype(name).name
+        if kind not in _TYPES:
+            raise BadModel(f"'{name}' is {kind}, which no array holds", fix="cast it in the model")
+        mine = inputs if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT else outputs
+        mine[name] = _TYPES[kind]
+
+    def shape_range(name: str, at: int) -> ShapeRange:
+        if engine.is_shape_inference_io(name):
+            return ShapeRange(name, (), (), (), values=True)
+        least, best, most = map(tuple, engine.get_tensor_profile_shape(name, at))
+        return ShapeRange(name, least, best, most)
+
+    count = engine.num_optimization_profiles
+    ranges = tuple({name: shape_range(name, at) for name in inputs} for at in range(count))
+    return Io(inputs, outputs, ranges)
+
+
+class EngineContext:
+    """Takes one call after the other: `stage`, `start` as often as wanted, `fetch`."""
+
+    def __init__(self, trt: Any, engine: Any, io: Io, cuda: CudaDevice, log: Any) -> None:
+        self._io, self._cuda, self._log = io, cuda, log
+        self._context = engine.create_execution_context()
+        if self._context is None:
+            raise library.refuse("TensorRT makes no execution context", log, "free GPU memory")
+        self._stream = cuda.stream()
+        self._room: dict[str, tuple[int, int]] = {}  # tensor -> address and bytes
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._held: dict[str, NDArray[Any]] = {}  # what the stream still reads
+        self._grown: dict[str, tuple[int, ...]] = {}  # outputs whose size the run found
+        self._allocator = _allocator(trt, self, self._grown)
+        self._profile = 0
+
+    def stage(self, feeds: Tensors) -> None:
+        """Copy inputs to the device; where their shapes changed, make room for outputs.
+
+        Raises:
+            BadData: A shape lies outside every profile, or an input is missing or of another type.
+        """
+        self._held = {name: self._checked(name, feeds) for name in self._io.inputs}
+        shapes = {name: array.shape for name, array in self._held.items()}
+        fresh, self._shapes = shapes != self._shapes, {}
+        if fresh:
+            self._choose(shapes)
+        for name, array in self._held.items():
+            self._take(name, array, fresh)
+        if fresh or self._io.by_value:
+            self._make_room()
+        self._shapes = shapes
+
+    def start(self) -> None:
+        """Put one run on the stream.
+
+        Raises:
+            BadModel: TensorRT refuses.
+        """
+        if not self._context.execute_async_v3(self._stream):
+            raise library.refuse("TensorRT did not run", self._log, "build the engine again")
+
+    def wait(self) -> None:
+        """Wait until the device is done."""
+        self._cuda.wait(self._stream)
+
+    def fetch(self) -> dict[str, NDArray[Any]]:
+        """Copy outputs to fresh arrays behind the run, and wait for all of it."""
+        if self._grown:
+            self.wait()  # sizes are known when the run is done
+        found = {}
+        for name, dtype in self._io.outputs.items():
+            shape = self._grown.get(name) or self._context.get_tensor_shape(name)
+            found[name] = np.empty(tuple(shape), dtype)
+            self._cuda.to_host(found[name], self._room[name][0], self._stream)
+        self.wait()
+        return found
+
+    def room(self, name: str, size: int) -> int:
+        """Return the address of at least this much device memory for a tensor."""
+        address, there = self._room.get(name, (0, 0))
+        if size > there or not address:
+            if address:
+                del self._room[name]
+                self._cuda.free(address)
+            address = self._cuda.allocate(size)
+            self._room[name] = (address, size)
+        return address
+
+    def close(self) -> None:
+        """Give memory and stream back."""
+        for address, _ in self._room.values():
+            self._cuda.free(address)
+        self._room.clear()
+        self._cuda.drop_stream(self._stream)
+
+    def _checked(self, name: str, feeds: Tensors) -> NDArray[Any]:
+        """Return an input as one piece of memory."""
+        if name not in feeds:
+            raise BadData(f"input '{name}' is missing", fix=f"give {', '.join(self._io.inputs)}")
+        array, wanted = np.require(feeds[name], requirements="C"), np.dtype(self._io.inputs[name])
+        if array.dtype != wanted:
+            raise BadData(
+                f"input '{name}' is {array.dtype}, the engine takes {wanted}",
+                fix=f"convert it to {wanted}",
+            )
+        return array
+
+    def _choose(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Take the first profile whose ranges hold these shapes."""
+        fitting = (
+            at
+            for at, ranges in enumerate(self._io.profiles)
+            if all(one.values or one.holds(shapes[name]) for name, one in ranges.items())
+        )
+        found = next(fitting, None)
+        if found is None:
+            raise self._outside(shapes)
+        if found != self._profile:
+            if not self._context.set_optimization_profile_async(found, self._stream):
+                raise library.refuse(
+                    f"TensorRT does not change to profile {found}", self._log, "build it again"
+                )
+            self.wait()
+            self._profile = found
+
+    def _take(self, name: str, array: NDArray[Any], fresh: bool) -> None:
+        """Say an input's shape and address, and copy it; values that decide shapes stay here."""
+        if fresh and not self._context.set_input_shape(name, array.shape):
+            raise self._outside({name: array.shape})
+        if name in self._io.by_value:
+            self._context.set_tensor_address(name, array.ctypes.data)
+            return
+        address = self.room(name, array.nbytes)
+        if fresh:
+            self._context.set_tensor_address(name, address)
+        self._cuda.to_device(address, array, self._stream)
+
+    def _make_room(self) -> None:
+        """Ask for outputs' shapes; outputs whose size only the run knows get room within it."""
+        if lacking := self._context.infer_shapes():
+            raise BadModel(
+                f"TensorRT cannot tell outputs' shapes without {', '.join(lacking)}",
+                fix="fix the model's shapes: `ortune apply M fix-dims(...)`",
+            )
+        self._grown.clear()
+        for name, dtype in self._io.outputs.items():
+            shape = tuple(self._context.get_tensor_shape(name))
+            if profiles.OPEN in shape:
+                self._context.set_output_allocator(name, self._allocator)
+                continue
+            size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+            self._context.set_tensor_address(name, self.room(name, size))
+
+    def _outside(self, shapes: Mapping[str, tuple[int, ...]]) -> BadData:
+        given = ", ".join(f"{name}:{'x'.join(map(str, one))}" for name, one in shapes.items())
+        known = "; ".join(", ".join(map(str, ranges.values())) for ranges in self._io.profiles)
+        return BadData(
+            f"{given} lies outside the engine's profiles: {known}",
+            fix="build it with a profile that holds these shapes",
+        )
+
+
+def _allocator(trt: Any, context: EngineContext, grown: dict[str, tuple[int, ...]]) -> Any:
+    """Return what gives outputs room whose size is known only by running.
+
+    Args:
+        grown: Receives their shapes.
+    """
+
+    class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IOutputAllocator.__init__(self)
+
+        def reallocate_output_async(
+            self, tensor_name: str, memory: Any, size: int, alignment: int, stream: int
+        ) -> int:
+            return context.room(tensor_name, size)
+
+        def notify_shape(self, tensor_name: str, shape: Any) -> None:
+            grown[tensor_name] = tuple(shape)
+
+    return Allocator()

@@ -1,0 +1,154 @@
+"""The exporters of PyTorch and transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortune.backends.runtimes.torch.module import ModuleSource, is_folder, load, tensors
+from ortune.core.session import Tensors
+
+_INSIDE = 1_500_000_000
+"""Bytes of weights up to which they are in the model file: protobuf ends at 2 GB."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What an exported file takes and gives.
+
+    Attributes:
+        inputs: Names, in order.
+        outputs: Names, in order.
+        dynamic: Input, axis and the name of the dimension.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...] = ()
+    dynamic: tuple[tuple[str, int, str], ...] = ()
+
+    def axes(self, name: str) -> dict[int, str]:
+        """Return the dynamic axes of an input with their names."""
+        return {axis: dim for given, axis, dim in self.dynamic if given == name}
+
+
+def exporters(source: str) -> tuple[str, ...]:
+    """Return the names of the exporters that a module may be given to."""
+    own = ("transformers",) if is_folder(source) else ()
+    return (*own, "dynamo", "torchscript")
+
+
+def export(
+    how: str, given: ModuleSource, asked: Interface, sample: Tensors, out: Path, opset: int | None
+) -> None:
+    """Write a module as ONNX; whatever the exporter raises passes.
+
+    Args:
+        how: One of `exporters`.
+        given: The module.
+        asked: Names and dynamic dimensions.
+        sample: The inputs that it is traced with.
+        out: The file.
+        opset: Of the default domain; the exporter's own choice without.
+    """
+    import torch
+
+    module, keywords = load(given)
+    example = {name: tensor(sample[name]) for name in asked.inputs}
+    shared = {
+        "input_names": list(asked.inputs),
+        "output_names": list(asked.outputs),
+        "opset_version": opset,
+    }
+    with torch.no_grad():
+        if how == "transformers":
+            _export_folder(module, asked, example, out, opset)
+        elif how == "dynamo":
+            axes = tuple(asked.axes(name) or None for name in asked.inputs)
+            program = torch.onnx.export(
+                flat(module, keywords, asked.inputs),
+                tuple(example.values()),
+                dynamic_shapes=(axes,) if asked.dynamic else None,
+                dynamo=True,
+                verbose=False,
+                **shared,
+            )
+            weights = module.state_dict().values()
+            size = sum(one.numel() * one.element_size() for one in weights)
+            program.save(out, external_data=size > _INSIDE)
+        else:
+            torch.onnx.export(
+                flat(module, keywords, asked.inputs),
+                tuple(example.values()),
+                str(out),
+                dynamic_axes={name: asked.axes(name) for name in asked.inputs},
+                dynamo=False,
+                **shared,
+            )
+
+
+def _export_folder(
+    module: Any, asked: Interface, example: Mapping[str, Any], out: Path, opset: int | None
+) -> None:
+    """Have transformers write a model of its own, as its exporter knows it."""
+    import torch
+    from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
+
+    shapes = {
+        name: dict.fromkeys(asked.axes(name), torch.export.Dim.DYNAMIC) for name in asked.inputs
+    }
+    config = OnnxConfig(dynamic_shapes=shapes, opset_version=opset)
+    found = OnnxExporter().export(module, dict(example), config=config)
+    OnnxExporter.save_program(found.program, out)
+
+
+def flat(module: Any, keywords: set[str], names: Sequence[str]) -> Any:
+    """Return a module of tensors in order that answers with a tuple of them.
+
+    Args:
+        module: Called by keywords where it has all names, else in their order.
+        keywords: The names that it takes as such.
+        names: Of the inputs.
+    """
+    import torch
+
+    by_name = set(names) <= keywords
+
+    class Flat(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+
+        def forward(self, *given: Any) -> Any:
+            made = (
+                self.model(**dict(zip(names, given, strict=True)))
+                if by_name
+                else self.model(*given)
+            )
+            return tuple(value for _, value in tensors(made))
+
+    return Flat().eval()
+
+
+def answers(
+    module: Any, keywords: set[str], names: Sequence[str], sample: Tensors
+) -> list[tuple[str, Any]]:
+    """Run a module eagerly; return its tensors with the keys on the way to them."""
+    import torch
+
+    given = {name: tensor(sample[name]) for name in names}
+    with torch.inference_mode():
+        by_name = set(names) <= keywords
+        made = module(**given) if by_name else module(*given.values())
+        return [
+            (name, value.float() if value.dtype == torch.bfloat16 else value)
+            for name, value in tensors(made)
+        ]
+
+
+def tensor(array: Any) -> Any:
+    """Return a tensor of its own for an array that may be read-only."""
+    import torch
+
+    return torch.from_numpy(array.copy()).reshape(array.shape)

@@ -1,0 +1,109 @@
+"""A PyTorch module behind the Session protocol."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.backends.runtimes.torch.module import ModuleSource, load, tensors
+from ortune.core import wording
+from ortune.core.errors import BackendMissing, BadModel
+from ortune.core.session import InProcess, Session, Tensors
+from ortune.graph.io import protobuf
+
+
+def compiler_missing() -> str | None:
+    """Return the name of the C++ compiler that torch.compile would call and that is not there."""
+    named = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if sys.platform == "win32":
+        named = os.environ.get("CXX") or "cl"
+    return None if shutil.which(named.split()[0]) else named
+
+
+@contextmanager
+def session(
+    path: Path, source: str, weights: str, threads: int, *, mode: str | None, bf16: bool
+) -> Iterator[Session]:
+    """Load the module whose ONNX export is `path`.
+
+    Args:
+        mode: Of torch.compile; None runs the module eagerly.
+        bf16: Autocast.
+
+    Raises:
+        BadModel: It does not load, or its outputs are not the file's.
+        BackendMissing: torch.compile has no C++ compiler.
+    """
+    import torch
+
+    if mode is not None and (compiler := compiler_missing()):
+        raise BackendMissing(
+            f"torch.compile needs a C++ compiler and {compiler} is not here",
+            fix=f"install {compiler}, or leave compile=true out",
+        )
+    torch.set_num_threads(threads)
+    module, keywords = load(ModuleSource(source, weights))
+    call = module if mode is None else torch.compile(module, mode=mode)
+    yield _Module(call, keywords, *protobuf.interface(path), bf16=bf16)
+
+
+class _Module(InProcess):
+    def __init__(
+        self,
+        call: Any,
+        keywords: set[str],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        *,
+        bf16: bool,
+    ) -> None:
+        import torch
+
+        self._torch = torch
+        self._inputs, self._outputs, self._bf16 = inputs, outputs, bf16
+        self._by_name, self._call = set(inputs) <= keywords, call
+
+    def run(self, feeds: Tensors) -> dict[str, NDArray[Any]]:
+        """Run once; outputs under the names of the ONNX file."""
+        given = {}
+        for name in self._inputs:
+            array = feeds[name] if feeds[name].flags.writeable else feeds[name].copy()
+            plain = np.ascontiguousarray(array).reshape(array.shape)
+            given[name] = self._torch.from_numpy(plain)
+        with ExitStack() as stack:
+            stack.enter_context(self._torch.inference_mode())
+            if self._bf16:
+                stack.enter_context(self._torch.autocast("cpu", dtype=self._torch.bfloat16))
+            made = self._call(**given) if self._by_name else self._call(*given.values())
+        values = named(made, self._outputs)
+        wide = {n: v.float() if v.dtype == self._torch.bfloat16 else v for n, v in values.items()}
+        return {name: value.numpy() for name, value in wide.items()}
+
+
+def named(made: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Give the tensors in a module's answer the names of the file's outputs.
+
+    A mapping that has all the names is read by them; else the tensors count in order, nested ones
+    in their place, and those beyond the file's outputs are left out.
+
+    Raises:
+        BadModel: There are fewer tensors than names.
+    """
+    if isinstance(made, Mapping) and set(names) <= set(made):
+        return {name: made[name] for name in names}
+    found = [value for _, value in tensors(made)]
+    if len(found) < len(names):
+        raise BadModel(
+            f"the module returns {wording.count(len(found), 'tensor')}, the file has "
+            f"{wording.count(len(names), 'output')}",
+            fix="give the module that the file was exported from",
+        )
+    return dict(zip(names, found, strict=False))

@@ -1,0 +1,249 @@
+"""Read a bundle's zip: members are checked against digests and stay below a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+import stat
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from ortune.bundle.engine.manifest import (
+    COMPILED,
+    EVIDENCE,
+    MANIFEST,
+    MOST_PLANS,
+    PREPROCESS,
+    READER,
+    RECIPE,
+    SBOM,
+    SERVING,
+    SETTINGS,
+    Manifest,
+    own,
+    read_manifest,
+)
+from ortune.core.errors import BadModel, OrtuneError
+from ortune.core.plugins import stored
+
+_ZIP = b"PK\x03\x04"
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""How members are packed. Other ways unpack a few bytes to any size at once."""
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError)
+"""What `zipfile` raises of a damaged, encrypted or newer zip."""
+_UNIX, _FILES = 3, (0, stat.S_IFREG)
+"""The system that writes kinds of files into a zip, and the kinds that are plain files."""
+_CHUNK = 1 << 20
+_ROOM = "free some space there, or point TMPDIR at another folder"
+AGAIN = "copy it again, or pack the run again"
+
+_LONGEST = 1024
+_MOST_MEMBERS = 4096
+"""A bundle has a dozen, some for every further plan and one for every file of external data."""
+_OWN = {SETTINGS: 1 << 18, RECIPE: 1 << 20}
+"""Texts of which every plan has its own."""
+TEXTS = {
+    MANIFEST: 4 << 20,
+    EVIDENCE: 8 << 20,
+    SBOM: 4 << 20,
+    PREPROCESS: 1 << 16,
+    SERVING: 1 << 16,
+    COMPILED: 1 << 18,
+    READER: 1 << 20,
+} | {own(place, name): size for place in range(MOST_PLANS) for name, size in _OWN.items()}
+"""Member that is read as text, and may be packed -> bytes at most: parsed, JSON may take fifty
+times that, and has a tenth of it in bundles seen. All others lie in the zip as they are: a bundle
+unpacks to little more than its own size."""
+_MOST_TABLE = 2 << 20
+"""Bytes of a zip's table of contents, of which `zipfile` makes ten times as much at once."""
+_FREE, _RATIO = 1 << 20, 200
+"""What is unpacked to more than so many bytes is packed to at least that share of them."""
+
+
+class _Source(io.BufferedReader):
+    """A zip's file that refuses to give a huge table of contents.
+
+    Attributes:
+        most: Bytes that may be asked for at once; None when the table has been read.
+    """
+
+    most: int | None = _MOST_TABLE
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.most is not None and size is not None and size > self.most:
+            raise zipfile.BadZipFile("its table of contents is too large")
+        return super().read(size)
+
+
+def is_bundle(path: Path) -> bool:
+    """Say whether a file starts like a zip; a model never does.
+
+    Raises:
+        BadModel: There is no such file.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_ZIP)) == _ZIP
+    except OSError as error:
+        raise BadModel(
+            f"cannot open '{path}': {error.strerror or error}", fix="give a bundle or a model file"
+        ) from error
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, Manifest]]:
+    """Open a bundle and its manifest.
+
+    Raises:
+        BadModel: The zip is damaged; a member is missing, unlisted, twice in it, unsafely named
+            or packed in another way than by ortune.
+    """
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(_Source(io.FileIO(path)))
+            bundle = stack.enter_context(zipfile.ZipFile(source))
+            source.most = None
+            manifest = _manifest(bundle, path)
+        except (OSError, *_UNREADABLE) as error:
+            raise BadModel(f"{path.name} is damaged: {error}", fix=AGAIN) from error
+        yield bundle, manifest
+
+
+def take(
+    bundle: zipfile.ZipFile, manifest: Manifest, member: str, folder: Path | None
+) -> Path | None:
+    """Check one member's digest; write it below `folder` when one is given and return its path.
+
+    Raises:
+        BadModel: Its content is not what was packed.
+        OrtuneError: It cannot be written.
+    """
+    expected = manifest.members[member]
+    target = None if folder is None else folder / member
+    digest, size = hashlib.sha256(), 0
+    try:
+        if target is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        with bundle.open(member) as source, target.open("wb") if target else nullcontext() as out:
+            while size <= expected.size and (chunk := source.read(_CHUNK)):
+                digest.update(chunk)
+                size += len(chunk)
+                if out is not None:
+                    out.write(chunk)
+    except OSError as error:
+        raise OrtuneError(
+            f"cannot unpack '{member}' ({expected.size / 1e6:.1f} MB) into '{folder}': "
+            f"{error.strerror or error}",
+            fix=_ROOM,
+        ) from error
+    except _UNREADABLE as error:
+        raise _changed(bundle, member, str(error)) from error
+    if size != expected.size or digest.hexdigest() != expected.sha256:
+        raise _changed(bundle, member, "its sha256 is not the one in the manifest")
+    return target
+
+
+def unpack(
+    bundle: zipfile.ZipFile, manifest: Manifest, folder: Path, keep: Collection[str]
+) -> None:
+    """Check every member; write those of `keep`, and of their folders, below `folder`.
+
+    External data lies in the folder of its model, so such a folder is written as a whole.
+
+    Raises:
+        BadModel: A member is not what was packed.
+        OrtuneError: There is no room for what is to be written, or it cannot be written.
+    """
+    models = [name for name in keep if name.endswith(".onnx") and name.count("/") > 1]
+    folders = tuple(f"{name.rpartition('/')[0]}/" for name in models)
+    wanted = {name for name in manifest.members if name in keep or name.startswith(folders)}
+    needed = sum(manifest.members[name].size for name in wanted)
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if needed > (free := shutil.disk_usage(there).free):
+        raise OrtuneError(
+            f"cannot unpack {needed / 1e6:.1f} MB into '{folder}': {free / 1e6:.1f} MB are free",
+            fix=_ROOM,
+        )
+    for member in manifest.members:
+        take(bundle, manifest, member, folder if member in wanted else None)
+
+
+def unfit(entries: Sequence[zipfile.ZipInfo], size: int) -> Iterator[str]:
+    """Yield what is wrong with a zip's table of contents, before anything of it is unpacked.
+
+    Args:
+        entries: The table.
+        size: Bytes of the zip.
+    """
+    if len(entries) > _MOST_MEMBERS:
+        yield f"has {len(entries)} members, more than the {_MOST_MEMBERS} that a bundle may have"
+    if sum(entry.compress_size for entry in entries) > size:
+        yield "has members that share their bytes"
+    names: dict[str, str] = {}
+    for entry in entries:
+        name, most = entry.filename, TEXTS.get(entry.filename)
+        shown = name.encode("unicode_escape").decode()
+        if not 0 <= entry.header_offset <= size - entry.compress_size:
+            yield f"has '{shown}' beyond its own end"
+        if not safe(name):
+            yield f"has the unsafe member '{shown}'"
+        if names.setdefault(name.casefold(), name) != name:
+            yield f"has two members that some systems take for one: '{shown}'"
+        if entry.create_system == _UNIX and stat.S_IFMT(entry.external_attr >> 16) not in _FILES:
+            yield f"has '{shown}', which is a link or no plain file"
+        if entry.compress_type not in _PACKED:
+            yield f"has '{shown}' compressed as bundles are not"
+        if most is None and entry.file_size > entry.compress_size:
+            yield f"has '{shown}' packed, where bundles have it as it is"
+        if most is not None and entry.file_size > most:
+            yield f"has '{shown}' of {entry.file_size} bytes: it may have {most}"
+        if entry.file_size > max(_FREE, _RATIO * entry.compress_size):
+            yield f"has '{shown}', which unpacks to more than {_RATIO} times its size"
+
+
+def safe(member: str) -> bool:
+    """Say whether a member's name stays below the folder that it is written to, on any system."""
+    parts = PurePosixPath(member).parts
+    return (
+        bool(parts)
+        and member.isprintable()
+        and ".." not in parts
+        and not PureWindowsPath(member).drive
+        and "\\" not in member
+        and len(member) <= _LONGEST
+        and "/".join(parts) == member
+    )
+
+
+def _manifest(bundle: zipfile.ZipFile, path: Path) -> Manifest:
+    """Check the table of contents against the file and the manifest; nothing is unpacked yet."""
+    name = path.name
+    held = [entry.filename for entry in bundle.infolist()]
+    if MANIFEST not in held:
+        raise BadModel(
+            f"{name} is a zip without {MANIFEST}, so not a bundle", fix="give a file made by pack"
+        )
+    if why := next(unfit(bundle.infolist(), path.stat().st_size), ""):
+        raise BadModel(f"{name} {why}", fix=stored.DISTRUST)
+    manifest = read_manifest(bundle.read(MANIFEST), name)
+    listed = [MANIFEST, *manifest.members]
+    if sorted(held) != sorted(listed):
+        odd = sorted(set(held) ^ set(listed)) or sorted({m for m in held if held.count(m) > 1})
+        raise BadModel(f"{name}: manifest and members differ: '{odd[0]}'", fix=AGAIN)
+    for member, told in manifest.members.items():
+        if bundle.getinfo(member).file_size != told.size:
+            raise BadModel(
+                f"{name}: '{member}' was changed after packing: its size is not the one in the "
+                "manifest",
+                fix=AGAIN,
+            )
+    return manifest
+
+
+def _changed(bundle: zipfile.ZipFile, member: str, reason: str) -> BadModel:
+    name = Path(bundle.filename or "the bundle").name
+    return BadModel(f"{name}: '{member}' was changed after packing: {reason}", fix=AGAIN)

@@ -1,0 +1,343 @@
+"""Dynamic batching: a queue in front of a model, from any event loop and any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+from ortune.bundle.engine.instances import MAX_BATCH, MAX_QUEUE, closed
+from ortune.bundle.engine.joining import Answer, Joint, Outputs
+from ortune.core import wording
+from ortune.core.errors import OrtuneError
+from ortune.core.session import Tensors
+
+
+class Answered(NamedTuple):
+    """A request's outputs, and when it was computed with how many.
+
+    Attributes:
+        outputs: By name.
+        queued_ns: When it was queued, by `time.perf_counter_ns` as the other two.
+        started_ns: When its batch was taken to be computed.
+        ended_ns: When that had its answers.
+        rows: Rows of the batch.
+    """
+
+    outputs: Outputs
+    queued_ns: int
+    started_ns: int
+    ended_ns: int
+    rows: int
+
+
+@dataclass(eq=False, slots=True)
+class QueuedRequest:
+    """What one caller waits for."""
+
+    feeds: Tensors
+    rows: int
+    future: asyncio.Future[Answered]
+    queued_ns: int
+
+
+@dataclass(eq=False, slots=True)
+class _Line:
+    """Requests of one form, in the order that they came."""
+
+    requests: deque[QueuedRequest] = field(default_factory=deque)
+    rows: int = 0
+
+
+class WaitingRequests:
+    """Requests by form; forms take turns. Not safe for threads: its owner holds a lock.
+
+    A form that is an int holds one request, which goes at once and alone.
+
+    Args:
+        most: Rows of a batch at most.
+        delay_ns: What a request waits for others.
+        preferred: Rows that are enough for a batch to wait no longer. It has the largest of these
+            sizes that is there.
+    """
+
+    def __init__(self, most: int, delay_ns: int = 0, preferred: Collection[int] = ()) -> None:
+        self._delay_ns = delay_ns
+        self._sizes = sorted({most, *(rows for rows in preferred if rows < most)})
+        self._lines: dict[Hashable, _Line] = {}
+        self.depth = 0
+
+    def add(self, request: QueuedRequest, form: Hashable) -> None:
+        """Put a request behind those of its form."""
+        line = self._lines.setdefault(form, _Line())
+        line.requests.append(request)
+        line.rows += request.rows
+        self.depth += 1
+
+    def drop(self, request: QueuedRequest, form: Hashable) -> bool:
+        """Forget a request, and say whether it still waited."""
+        line = self._lines.get(form)
+        if line is None or request not in line.requests:
+            return False
+        line.requests.remove(request)
+        line.rows -= request.rows
+        self.depth -= 1
+        if not line.requests:
+            del self._lines[form]
+        return True
+
+    def ready(self, now: int, *, hurry: bool = False) -> tuple[Hashable | None, int | None]:
+        """Return a form whose requests may go, or how long the first of them still waits, in ns.
+
+        Args:
+            now: By the clock of the requests.
+            hurry: Nobody waits for others any more.
+        """
+        soonest = None
+        for form, line in self._lines.items():
+            left = line.requests[0].queued_ns + self._delay_ns - now
+            if left <= 0 or line.rows >= self._sizes[0] or hurry or isinstance(form, int):
+                return form, None
+            soonest = left if soonest is None else min(soonest, left)
+        return None, soonest
+
+    def take(self, form: Hashable) -> list[QueuedRequest]:
+        """Take a batch of a form; what is left of it goes behind the other forms."""
+        line = self._lines.pop(form)
+        fitting = (size for size in reversed(self._sizes) if size <= line.rows)
+        most, rows = next(fitting, self._sizes[-1]), 0
+        batch: list[QueuedRequest] = []
+        while line.requests and (not batch or rows + line.requests[0].rows <= most):
+            request = line.requests.popleft()
+            line.rows -= request.rows
+            self.depth -= 1
+            rows += request.rows
+            batch.append(request)
+        if line.requests:
+            self._lines[form] = line
+        return batch
+
+
+class QueueFull(OrtuneError):
+    """More requests wait than may: a server answers 503."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """What was computed in batches of one size.
+
+    Attributes:
+        count: Batches.
+        requests: In them.
+        queue_ns: Sum of what the requests waited, nanoseconds.
+        compute_ns: Sum of what the batches took.
+    """
+
+    count: int = 0
+    requests: int = 0
+    queue_ns: int = 0
+    compute_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """A queue's counts since it was made.
+
+    Attributes:
+        depth: Requests that wait now.
+        failed: Requests that were computed and got an error.
+        cancelled: Requests that were given up before their turn.
+        refused: Requests that found the queue full.
+        batches: Rows -> what was computed in batches of so many.
+    """
+
+    depth: int
+    failed: int
+    cancelled: int
+    refused: int
+    batches: Mapping[int, Batches]
+
+
+_Settled: TypeAlias = tuple[asyncio.Future[Answered], Answered | Exception]
+
+
+class Batcher:
+    """A queue whose requests of equal shapes are computed together.
+
+    Greedy where no delay is set: a free worker takes what waits, however little. Forms take turns.
+    Requests are checked by whoever gives them; one that the runtime refuses fails alone. A caller
+    that is cancelled leaves the queue. The arrays of a request must not change before its answer.
+
+    Args:
+        name: The model's, for messages.
+        joint: Computes requests, alone or joined.
+        workers: Threads that compute. They start with the first request.
+        at_once: They start now, with the state of the thread that opened the sessions
+            (denormals are flushed by thread).
+        max_batch: Rows that are computed together at most.
+        max_delay_us: Microseconds that a request waits for others.
+        preferred: Rows that are enough: with them a batch waits no longer.
+        max_queue: Requests that wait at most.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        joint: Joint,
+        *,
+        workers: int = 1,
+        at_once: bool = False,
+        max_batch: int = MAX_BATCH,
+        max_delay_us: int = 0,
+        preferred: Collection[int] = (),
+        max_queue: int = MAX_QUEUE,
+    ) -> None:
+        self._name, self._joint = name, joint
+        self._waiting = WaitingRequests(max_batch, 1000 * max_delay_us, preferred)
+        self._bound = max_queue
+        self._failed = self._cancelled = self._refused = 0
+        self._batches: dict[int, Batches] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._workers = workers
+        self._threads: list[threading.Thread] = []
+        if at_once:
+            self._start()
+
+    def _start(self) -> None:
+        for _ in range(self._workers):
+            thread = threading.Thread(target=self._work, name=f"ortune {self._name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    async def answered(self, feeds: Tensors) -> Answered:
+        """Queue one request and return its outputs with its times.
+
+        Raises:
+            QueueFull: Too many wait.
+            BadData: The runtime refuses it.
+            OrtuneError: The queue was closed.
+        """
+        form, rows = self._joint.form(feeds)
+        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        request = QueuedRequest(feeds, rows, future, perf_counter_ns())
+        key: Hashable = id(request) if form is None else form  # what is not joined is alone in it
+        self._add(request, key)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            with self._changed:
+                self._cancelled += self._waiting.drop(request, key)
+            raise
+
+    def _add(self, request: QueuedRequest, form: Hashable) -> None:
+        with self._changed:
+            if self._closed:
+                raise closed(self._name)
+            if (depth := self._waiting.depth) >= self._bound:
+                self._refused += 1
+                raise QueueFull(
+                    f"{self._name}: {wording.count(depth, 'request')} wait, and no more may",
+                    fix="send fewer at once, or load with more instances",
+                )
+            if not self._threads:
+                self._start()
+            self._waiting.add(request, form)
+            self._changed.notify()
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts as they are now."""
+        with self._changed:
+            counts = self._waiting.depth, self._failed, self._cancelled, self._refused
+            return Statistics(*counts, MappingProxyType(dict(self._batches)))
+
+    def close(self) -> None:
+        """Take no more requests and return when those that wait are answered."""
+        self.stop()
+        for thread in self._threads:
+            thread.join()
+
+    def stop(self) -> None:
+        """Take no more requests; the workers end behind those that wait."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # --- in a worker ------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while self._next():
+            pass
+
+    def _next(self) -> bool:
+        """Compute one batch; False when there will be no more. Nothing is held while it waits."""
+        batch = self._take()
+        if not batch:
+            return False
+        rows, start = sum(request.rows for request in batch), perf_counter_ns()
+        answers: Sequence[Answer]
+        try:
+            answers = self._joint.answers([request.feeds for request in batch])
+        except Exception as error:  # no worker ends with requests waiting
+            answers = [error] * len(batch)
+        end = perf_counter_ns()
+        with self._changed:
+            before = self._batches.get(rows, Batches())
+            self._batches[rows] = Batches(
+                before.count + 1,
+                before.requests + len(batch),
+                before.queue_ns + sum(start - request.queued_ns for request in batch),
+                before.compute_ns + end - start,
+            )
+            self._failed += sum(isinstance(answer, Exception) for answer in answers)
+        # Every event loop is woken once, however many of its requests are answered.
+        loops: dict[asyncio.AbstractEventLoop, list[_Settled]] = {}
+        for request, answer in zip(batch, answers, strict=True):
+            whole: Answered | Exception = (
+                answer
+                if isinstance(answer, Exception)
+                else Answered(answer, request.queued_ns, start, end, rows)
+            )
+            loops.setdefault(request.future.get_loop(), []).append((request.future, whole))
+        for loop, pairs in loops.items():
+            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(_settle, pairs)
+        return True
+
+    def _take(self) -> list[QueuedRequest]:
+        """Wait for a batch and return it, nothing when the queue is closed and empty."""
+        with self._changed:
+            while True:
+                form, wait_ns = self._waiting.ready(perf_counter_ns(), hurry=self._closed)
+                if form is not None:
+                    if batch := self._alive(self._waiting.take(form)):
+                        return batch
+                elif self._closed:
+                    return []
+                else:
+                    self._changed.wait(wait_ns and wait_ns / 1e9)
+
+    def _alive(self, taken: Sequence[QueuedRequest]) -> list[QueuedRequest]:
+        """Return those of a batch that somebody waits for; another worker sees to what is left."""
+        if self._waiting.depth:
+            self._changed.notify()
+        batch = [one for one in taken if not one.future.cancelled()]
+        self._cancelled += len(taken) - len(batch)
+        return batch
+
+
+def _settle(pairs: Sequence[_Settled]) -> None:
+    for future, answer in pairs:
+        if future.done():
+            continue
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)

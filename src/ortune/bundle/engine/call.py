@@ -1,0 +1,209 @@
+"""One loaded model as a function of its inputs: one by one, in batches, or from event loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.bundle.engine.batching import Answered, Batcher, Statistics
+from ortune.bundle.engine.inputs import PictureInput, check, wanted
+from ortune.bundle.engine.instances import Instances, Serving, flushes
+from ortune.bundle.engine.joining import Answer, Joint
+from ortune.bundle.engine.manifest import Signature
+from ortune.core.backend import Backend
+from ortune.core.errors import BadData
+from ortune.core.session import Tensors
+from ortune.data import sizes
+from ortune.data.stream import Stream
+
+_WARM = "give a sample of yours: engine.warm_up(name=array)"
+
+
+class Call:
+    """Sessions of one model with their inputs checked; any number of threads may call.
+
+    Attributes:
+        name: The model's name, for messages.
+        signature: What it takes and gives.
+        serving: How requests share runs.
+        pictures: Its input that takes pictures; None where tensors alone are taken.
+    """
+
+    pictures: PictureInput | None = None
+
+    def __init__(
+        self,
+        instances: Instances,
+        signature: Signature,
+        serving: Serving | None = None,
+        *,
+        golden: Path | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        """Be ready for calls. The threads behind `submit` start with the first request.
+
+        Args:
+            instances: What runs it.
+            serving: How requests share runs.
+            golden: Stream file of samples to warm up with.
+            backend: What the instances run on.
+        """
+        self.name = instances.name
+        self.signature = signature
+        self._instances = instances
+        self._inputs = wanted(signature.inputs)
+        self._golden = golden
+        self._joint = Joint(self.name, signature, instances.run, backend)
+        self.serving = how = serving or Serving()
+        self._queue = Batcher(
+            self.name,
+            self._joint,
+            workers=len(instances),
+            at_once=backend is not None and flushes(backend),
+            max_batch=how.max_batch,
+            max_delay_us=how.max_delay_us,
+            preferred=how.preferred,
+            max_queue=how.max_queue,
+        )
+
+    def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Run once and return every output by name.
+
+        Raises:
+            BadData: The inputs do not fit the model.
+            OrtuneError: The engine was closed.
+        """
+        return self.run(inputs)
+
+    def run(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
+        """As a call, with the inputs in a mapping."""
+        if self.pictures is not None:
+            inputs = self.pictures.tensors(inputs)
+        check(inputs, self._inputs, self.name)
+        return self._instances.run(inputs)
+
+    def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
+        """Run many samples, those of equal shapes together, and return their outputs in order.
+
+        Raises:
+            BadData: A sample does not fit the model; none has run then, unless the runtime
+                found it.
+            OrtuneError: The engine was closed.
+        """
+        samples = [self._tensors(sample) for sample in samples]
+        for place, sample in enumerate(samples):
+            try:
+                check(sample, self._inputs, self.name)
+            except BadData as error:
+                raise BadData(f"sample {place}: {error.what}", fix=error.fix) from None
+        rows = sum(self._joint.form(one)[1] for one in samples)
+        instances = len(self._instances)
+        groups = self._joint.groups(samples, min(self.serving.max_batch, -(-rows // instances)))
+
+        def compute(group: Sequence[int]) -> Sequence[Answer]:
+            return self._joint.answers([samples[place] for place in group])
+
+        if (workers := min(instances, len(groups))) < 2:
+            computed = list(map(compute, groups))
+        else:  # instances compute at the same time
+            with ThreadPoolExecutor(workers) as threads:
+                computed = list(threads.map(compute, groups))
+        found: dict[int, dict[str, NDArray[Any]]] = {}
+        for group, answers in zip(groups, computed, strict=True):
+            for place, answer in zip(group, answers, strict=True):
+                if isinstance(answer, Exception):
+                    raise answer
+                found[place] = answer
+        return [found[place] for place in range(len(samples))]
+
+    def _tensors(self, inputs: Tensors) -> Tensors:
+        """Return the inputs with tensors in the place of pictures."""
+        return inputs if self.pictures is None else self.pictures.tensors(inputs)
+
+    async def submit(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Queue one request, to be joined with others that wait, and return its outputs.
+
+        As `answered`, without the times.
+        """
+        return (await self.answered(**inputs)).outputs
+
+    async def answered(self, /, **inputs: NDArray[Any]) -> Answered:
+        """Queue one request, to be joined with others that wait; return outputs and times.
+
+        The arrays must not change meanwhile. Awaited from any event loop, in any thread.
+
+        Raises:
+            BadData: The inputs do not fit the model.
+            QueueFull: More requests wait than may.
+            OrtuneError: The engine was closed.
+        """
+        given = self._tensors(inputs)
+        check(given, self._inputs, self.name)
+        return await self._queue.answered(given)
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts and times of what was submitted."""
+        return self._queue.statistics
+
+    def warm_up(self, /, **inputs: NDArray[Any]) -> None:
+        """Run every instance once: on these inputs, a golden sample, or the smallest zeros.
+
+        Whether samples may be joined is found out too, where the sample has values that differ.
+
+        Raises:
+            BadData: The inputs do not fit; or there are none, and the model does not take zeros.
+            OrtuneError: The engine was closed.
+        """
+        if inputs or self._golden is None or not self._golden.is_file():
+            sample = inputs or smallest(self.signature)
+        else:
+            sample = {name: np.array(array) for name, array in Stream(self._golden)[0].items()}
+        check(sample, self._inputs, self.name)
+        try:
+            for place in range(len(self._instances)):
+                self._instances.run(sample, place)
+        except BadData as error:
+            raise BadData(error.what, fix=_WARM if not inputs else error.fix) from error
+        self._joint.prove([sample])
+
+    def placement(self) -> Mapping[str, int]:
+        """Return execution provider -> nodes, from the runtime's own record; empty if unknown."""
+        session = self._instances.session()
+        return session.placement() if session else {}
+
+    def drain(self) -> None:
+        """Take no more calls and return when all that run or wait are answered."""
+        self._queue.close()
+        self._instances.wait()
+
+    def close(self) -> None:
+        """Release the sessions."""
+        self._queue.stop()
+        self._instances.close()
+
+
+def smallest(signature: Signature) -> dict[str, NDArray[Any]]:
+    """Return zeros for every input, of the smallest shape: free dimensions are 1.
+
+    Raises:
+        BadData: An input is no array, its shape is not known, or it does not fit into memory.
+    """
+    made: dict[str, NDArray[Any]] = {}
+    for spec in signature.inputs:
+        kind = wanted([spec])[spec.name].dtype
+        if spec.shape is None or (kind is None and spec.dtype != "str"):
+            raise BadData(
+                f"input '{spec.name}' is no array whose shape the file tells",
+                fix=_WARM,
+            )
+        shape = tuple(dim if isinstance(dim, int) else 1 for dim in spec.shape)
+        dtype = np.dtype(object) if kind is None else kind
+        sizes.demand(sizes.array_bytes(shape, dtype), f"input '{spec.name}'")
+        made[spec.name] = np.full(shape, "", object) if kind is None else np.zeros(shape, kind)
+    return made

@@ -1,0 +1,187 @@
+"""Loaded models, called like functions."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from numpy.typing import NDArray
+
+from ortune.bundle.engine.batching import Statistics
+from ortune.bundle.engine.call import Call
+from ortune.bundle.engine.evaluate import Evaluation, Samples, evaluate
+from ortune.bundle.engine.manifest import PackedPlan, Signature
+from ortune.core import wording
+from ortune.core.backend import Backend
+from ortune.core.errors import BadSettings
+from ortune.core.metric import Metric
+from ortune.core.session import Tensors
+
+
+class Engine:
+    """One or several loaded models; any number of threads may call it. A context manager.
+
+    Attributes:
+        backend: What really runs them.
+        fallback: Why something else than a bundle's first plan runs, or than the plan that was
+            asked for; empty when it does not.
+        plan: The bundle's plan that runs; None for its original, for a backend that none of its
+            plans was measured on, and for a plain model.
+        compiled: Its models run as they were compiled when the bundle was packed.
+    """
+
+    def __init__(
+        self,
+        calls: Mapping[str, Call],
+        backend: Backend,
+        resources: ExitStack,
+        fallback: str = "",
+        plan: PackedPlan | None = None,
+        *,
+        compiled: bool = False,
+    ) -> None:
+        """Own what is given.
+
+        Args:
+            calls: Model name -> its sessions.
+            resources: Closes the calls, then their sessions, then the files of these.
+        """
+        self.backend = backend
+        self.fallback = fallback
+        self.plan = plan
+        self.compiled = compiled
+        self._calls = dict(calls)
+        self._only = next(iter(self._calls.values())) if len(self._calls) == 1 else None
+        self._release = weakref.finalize(self, resources.close)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names for ``engine[name]``; one model alone is named ''."""
+        return tuple(self._calls)
+
+    @property
+    def signature(self) -> Signature:
+        """Inputs and outputs of the only model."""
+        return self._single().signature
+
+    def __getitem__(self, name: str) -> Call:
+        """Return one of several models, to be called with its inputs."""
+        try:
+            return self._calls[name]
+        except KeyError:
+            held = ", ".join(f"'{one}'" for one in self._calls)
+            raise BadSettings(f"the engine has no model '{name}'", fix=f"use {held}") from None
+
+    def __call__(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Run the only model once and return every output by name.
+
+        Raises:
+            BadData: The inputs do not fit the model.
+            BadSettings: There are several models.
+        """
+        return (self._only or self._single()).run(inputs)
+
+    def batch(self, samples: Sequence[Tensors]) -> list[dict[str, NDArray[Any]]]:
+        """Run many samples of the only model; return every output by name of each, in order.
+
+        Samples of equal shapes are computed together, where the model has a free batch dimension.
+
+        Args:
+            samples: Inputs by name, each with its own batch dimension.
+
+        Raises:
+            BadData: A sample does not fit the model.
+            BadSettings: There are several models.
+        """
+        return (self._only or self._single()).batch(samples)
+
+    async def submit(self, /, **inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Queue one request to the only model, to be joined with others that wait; await it.
+
+        From any event loop, in any thread. The arrays must not change before the answer.
+
+        Raises:
+            BadData: The inputs do not fit the model.
+            BadSettings: There are several models.
+            QueueFull: More requests wait than may.
+        """
+        return await (self._only or self._single()).submit(**inputs)
+
+    def evaluate(
+        self,
+        samples: Samples,
+        labels: str | Path | Sequence[Any] | None = None,
+        *,
+        metric: str | Metric | None = None,
+        reference: Engine | None = None,
+    ) -> Evaluation:
+        """Run every sample once through the only model and score the answers.
+
+        Args:
+            samples: As for ``optimize --data``, or dicts of arrays.
+            labels: One a sample, where the samples bring none.
+            metric: ``top1`` without it, with a reference ``agreement``.
+            reference: What the answers are compared with, by metrics that need no labels.
+
+        Raises:
+            BadData: A sample does not fit the model, or cannot be scored.
+            BadSettings: The metric is not known, or compares with a reference that is not given.
+        """
+        other = None if reference is None else reference[self.models[0]]
+        return evaluate(self._single(), samples, labels, metric=metric, reference=other)
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts and times of what was submitted to the only model."""
+        return self._single().statistics
+
+    def warm_up(self, /, **inputs: NDArray[Any]) -> None:
+        """Run every instance once: on these inputs, a golden sample, or the smallest zeros.
+
+        Args:
+            inputs: Of the only model; without them all models are warmed up.
+
+        Raises:
+            BadData: The inputs do not fit; or there are none, and a model does not take zeros.
+            BadSettings: Inputs are given, and there are several models.
+        """
+        if inputs:
+            self._single().warm_up(**inputs)
+            return
+        for call in self._calls.values():
+            call.warm_up()
+
+    def placement(self) -> Mapping[str, int]:
+        """Return execution provider -> nodes over all models; empty if unknown."""
+        total: dict[str, int] = {}
+        for call in self._calls.values():
+            for provider, nodes in call.placement().items():
+                total[provider] = total.get(provider, 0) + nodes
+        return total
+
+    def close(self) -> None:
+        """Answer what runs or waits, close the sessions and remove the unpacked files.
+
+        Calls that come later are told so. Safe to call twice.
+        """
+        for call in self._calls.values():
+            call.drain()
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _single(self) -> Call:
+        if self._only is None:
+            names = ", ".join(self._calls)
+            raise BadSettings(
+                f"the engine holds {wording.count(len(self._calls), 'model')}: {names}",
+                fix=f"call engine['{next(iter(self._calls))}'](...)",
+            )
+        return self._only

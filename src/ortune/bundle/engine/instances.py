@@ -1,0 +1,370 @@
+"""Several sessions of one model, each on CPUs of its own where the system can bind threads."""
+
+from __future__ import annotations
+
+import os
+import threading
+import zipfile
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from numpy.typing import NDArray
+
+from ortune.backends.cpu import Cpu
+from ortune.backends.runtimes.onnxruntime import checks
+from ortune.bundle.engine import archive
+from ortune.bundle.engine.manifest import SERVING, Manifest
+from ortune.core import wording
+from ortune.core.backend import Backend
+from ortune.core.errors import BadData, BadModel, BadSettings, OrtuneError, gist
+from ortune.core.hardware.cpus import effective_cpus, shares, usable_cpus
+from ortune.core.hardware.instances import InstanceGroup, read_device, read_instances, total
+from ortune.core.plugins import codec, stored
+from ortune.core.plugins.bounds import Bounds
+from ortune.core.session import Session, Tensors
+
+MAX_BATCH = 8
+"""Rows that are computed together where nothing is said: more gain little on a CPU, where the
+activations of convolutions leave the caches."""
+MOST_ROWS = 1 << 20
+MAX_QUEUE = 1024
+"""Requests that wait at most, where nothing is said."""
+_RESERVE = "ENABLE_CPU_RESERVATION"
+"""OpenVINO's property; without it all instances compute on the same CPUs, the first ones."""
+
+_FOR = {
+    "cpu": "on='cpu'",
+    "gpu": "on='cuda' or on='tensorrt'",
+    "npu": "on='openvino(device=npu)'",
+}
+
+
+@dataclass(frozen=True)
+class Serving:
+    """How an engine shares the CPUs among sessions, and requests among runs.
+
+    Attributes:
+        instances: Sessions of every model.
+        max_batch: Rows that are computed together at most; 1 joins nothing.
+        max_delay_us: Microseconds that a request waits for others to be joined with.
+        preferred: Rows that are enough for a batch to wait no longer.
+        max_queue: Requests that wait at most.
+        threads: Of each instance; 0 leaves those of the backend.
+        devices: Of each instance, such as ``gpu0``; none leaves them to the backend.
+    """
+
+    instances: Annotated[int, Bounds(1, 1024)] = 1
+    max_batch: Annotated[int, Bounds(1, MOST_ROWS)] = MAX_BATCH
+    max_delay_us: Annotated[int, Bounds(high=10_000_000)] = 0
+    preferred: Annotated[tuple[int, ...], stored.items(stored.integer(1, MOST_ROWS), 64)] = ()
+    max_queue: int = MAX_QUEUE
+    threads: Annotated[int, Bounds(high=1_000_000)] = 0
+    devices: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> tuple[InstanceGroup, ...]:
+        """The instances by device, in order."""
+        if not self.devices:
+            return (InstanceGroup(self.instances),)
+        counts = Counter(self.devices)
+        return tuple(
+            replace(read_device(one), count=n) if one else InstanceGroup(n)
+            for one, n in counts.items()
+        )
+
+    def share(self, backend: Backend) -> Backend:
+        """Return the settings of each instance: all together have one thread for each CPU.
+
+        Fewer threads than the share stay as they are: they were measured, or asked for.
+        """
+        most = max(1, effective_cpus() // self.instances)
+        if self.threads not in (0, backend.threads):
+            return _threaded(backend, min(self.threads, most))
+        if self.instances == 1:
+            return backend
+        fit, _ = stored.lowered(backend, most)
+        return fit if fit.threads else replace(fit, threads=most)
+
+    def open(self, stack: ExitStack, backend: Backend, path: Path, name: str) -> Instances:
+        """Open the sessions of one model, each on its device.
+
+        Threads of onnxruntime's own kernels have the CPUs of the thread that opens a session.
+        OpenVINO knows all CPUs from the first session on, and is told to reserve some for each.
+
+        Args:
+            backend: What `share` gave.
+            name: The model's, for messages.
+
+        Raises:
+            BadSettings: The backend does not run on a device that was asked for.
+        """
+        sessions, places = [], []
+        devices = self.devices or ("",) * self.instances
+        for device, cpus in zip(devices, self._places(backend), strict=True):
+            own = backend if self.instances == 1 else _apart(backend, sorted(cpus))
+            own = on_device(own, device) if device else own
+            with bound(cpus):
+                sessions.append(stack.enter_context(own.open(path)))
+            places.append(cpus)
+        return Instances(name, sessions, places)
+
+    def _places(self, backend: Backend) -> Iterator[frozenset[int]]:
+        """Yield the CPUs of each instance; none where they cannot be bound, or need not be."""
+        binds = backend.provider == Cpu.provider and hasattr(os, "sched_setaffinity")
+        for cpus in shares(usable_cpus(), self.instances):
+            yield frozenset(cpus if binds and self.instances > 1 else ())
+
+
+class Instances:
+    """Sessions of one model; any number of threads may call at once.
+
+    A call goes to the instance that computes the fewest, in the caller's thread, which is bound
+    to the instance's CPUs meanwhile.
+
+    Attributes:
+        name: The model's, for messages.
+    """
+
+    def __init__(
+        self, name: str, sessions: Sequence[Session], cpus: Sequence[Collection[int]] = ()
+    ) -> None:
+        self.name = name
+        self._sessions = tuple(sessions)
+        self._cpus = tuple(cpus) or ((),) * len(sessions)
+        self._running = [0] * len(sessions)
+        self._lock = threading.RLock()  # a finalizer may close what its own thread runs
+        self._ended = threading.Condition(self._lock)
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def run(self, feeds: Tensors, place: int | None = None) -> dict[str, NDArray[Any]]:
+        """Run once and return every output by name.
+
+        Args:
+            place: The instance to run on; the least busy one without it.
+
+        Raises:
+            BadData: The runtime refuses the inputs.
+            OrtuneError: The sessions were closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise closed(self.name)
+            running = self._running
+            if place is None:
+                place = running.index(min(running)) if len(running) > 1 else 0
+            running[place] += 1
+            session, cpus = self._sessions[place], self._cpus[place]
+        try:
+            if not cpus:
+                return session.run(feeds)
+            with bound(cpus):
+                return session.run(feeds)
+        except OrtuneError:
+            raise
+        except Exception as error:
+            shapes = ", ".join(f"{k} {getattr(v, 'shape', '')}" for k, v in feeds.items())
+            raise BadData(
+                f"{self.name}: the runtime refused {shapes or 'no inputs'}: {gist(error)}",
+                fix="give arrays whose dimensions agree with each other and with the model",
+            ) from error
+        finally:
+            with self._lock:
+                running[place] -= 1
+                if self._closed:
+                    self._ended.notify_all()
+
+    def session(self) -> Session | None:
+        """Return the first session; None when closed."""
+        with self._lock:
+            return next(iter(self._sessions), None)
+
+    def wait(self) -> None:
+        """Refuse calls from now on and return when those that run have ended."""
+        with self._lock:
+            self._closed = True
+            self._ended.wait_for(lambda: not any(self._running))
+
+    def close(self) -> None:
+        """Release the sessions; a call that still runs keeps its own."""
+        with self._lock:
+            self._closed = True
+            self._sessions = ()
+
+
+def closed(name: str) -> OrtuneError:
+    """Return what a call of a closed engine is told."""
+    return OrtuneError(
+        f"the engine of {name} is closed", fix="load it again, or call inside `with`"
+    )
+
+
+@contextmanager
+def bound(cpus: Collection[int]) -> Iterator[None]:
+    """Keep the calling thread, and those that it starts, on these CPUs; none binds nothing.
+
+    Where a CPU was taken from the process meanwhile, the thread stays as it was.
+    """
+    if not cpus:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    with suppress(OSError):
+        os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.sched_setaffinity(0, before)
+
+
+def flushes(backend: Backend) -> bool:
+    """Whether threads that compute with it flush denormals, as the one that opened it does."""
+    inner = getattr(backend, "inner", None)
+    own = bool(getattr(backend, "flush_denormals", False))
+    return own or (isinstance(inner, Backend) and flushes(inner))
+
+
+def on_device(backend: Backend, device: str) -> Backend:
+    """Return the settings on a device such as ``cpu`` or ``gpu1``.
+
+    Raises:
+        BadSettings: The backend runs on another kind of device, or on one of them alone.
+    """
+    group = read_device(device)
+    inner = getattr(backend, "inner", None)
+    if isinstance(inner, Backend):
+        return _changed(backend, inner=on_device(inner, device))
+    if group.kind != backend.runs_on:
+        raise BadSettings(
+            f"backend '{backend}' runs on the {backend.runs_on.upper()}, not on '{device}'",
+            fix=f"leave @{device} out, or name a backend for it: {_FOR[group.kind]}",
+        )
+    if isinstance(getattr(backend, "device", None), int):
+        return _changed(backend, device=group.index)
+    if group.index:
+        raise BadSettings(
+            f"backend '{backend}' cannot be told which {group.kind.upper()} to take",
+            fix=f"leave the number of '{device}' out",
+        )
+    return backend
+
+
+def _changed(backend: Backend, **fields: Any) -> Backend:
+    """Return the settings with fields that only some backends have."""
+    return replace(backend, **fields)
+
+
+def _threaded(backend: Backend, count: int) -> Backend:
+    """Return the settings with so many threads, which are bound to no CPUs."""
+    changed: dict[str, Any] = {"threads": count}
+    if hasattr(backend, "affinity"):
+        changed["affinity"] = ""
+    if isinstance(inner := getattr(backend, "inner", None), Backend):
+        changed["inner"] = _threaded(inner, 0)
+    return replace(backend, **changed)
+
+
+def _apart(backend: Backend, cpus: Sequence[int]) -> Backend:
+    """Return the settings of one of several instances: its threads keep to CPUs of its own.
+
+    Args:
+        cpus: What the instance is bound to; none where only the runtime can bind it.
+    """
+    inner = getattr(backend, "inner", None)
+    changed: dict[str, Any] = {}
+    if isinstance(inner, Backend):
+        changed["inner"] = _apart(replace(inner, threads=backend.threads), cpus)
+    elif backend.name() == "openvino" and getattr(backend, "device", "cpu") == "cpu":
+        config = [one for one in backend.config if not one.startswith(_RESERVE)]  # type: ignore[attr-defined]
+        changed["config"] = (*config, f"{_RESERVE}=YES")
+    elif cpus and bool(getattr(backend, "affinity", "")):
+        changed["affinity"] = checks.affinity_of_workers(backend.threads, cpus)
+    return replace(backend, **changed) if changed else backend
+
+
+def serving(
+    instances: int | str = 0,
+    device: str | None = None,
+    max_batch: int = 0,
+    max_delay_us: int = 0,
+    preferred: Sequence[int] = (),
+    max_queue: int = 0,
+    packed: Serving | None = None,
+) -> Serving:
+    """Read what a caller asks for.
+
+    Args:
+        instances: A number, or text such as ``2``, ``1@cpu`` or ``2@gpu0,2@gpu1``.
+        device: Of groups that name none, such as ``gpu0``.
+        packed: What holds in the place of zeros and of nothing; the defaults without it.
+
+    Raises:
+        BadSettings: A number is not one, there are more instances than CPUs, or no device is
+            called so.
+    """
+    for name, values, least, most in (
+        ("max_batch", (max_batch,), 0, 1 << 20),
+        ("max_delay_us", (max_delay_us,), 0, 10_000_000),
+        ("preferred", preferred, 1, max_batch or 1 << 20),
+        ("max_queue", (max_queue,), 0, 1 << 20),
+    ):
+        for one in values:
+            if not isinstance(one, int) or not least <= one <= most:
+                raise BadSettings(f"{name}={one!r} is not possible", fix=f"give {least} to {most}")
+    groups: Sequence[InstanceGroup] = ()
+    if instances != 0:
+        groups = read_instances(instances, device or "")
+        count = total([one for one in groups if one.kind in ("", "cpu")])
+        if count > (cpus := effective_cpus()):
+            raise BadSettings(
+                f"{count} instances need a CPU each, and {wording.count(cpus, 'CPU')} can be used",
+                fix=f"give instances={cpus} or fewer",
+            )
+    names = tuple(one.device for one in groups for _ in range(one.count))
+    asked: dict[str, Any] = {
+        "instances": total(groups),
+        "devices": names if any(names) else (),
+        "max_batch": max_batch,
+        "max_delay_us": max_delay_us,
+        "preferred": tuple(preferred),
+        "max_queue": max_queue,
+    }
+    made = replace(packed or Serving(), **{name: one for name, one in asked.items() if one})
+    if device and not groups:
+        return replace(made, devices=(read_device(device).device,) * made.instances)
+    return made
+
+
+def packed_serving(name: str, file: zipfile.ZipFile, manifest: Manifest) -> Serving:
+    """Return how a bundle wants to be served, with no more instances than there are CPUs.
+
+    The defaults where it does not say.
+
+    Args:
+        name: Of the bundle, for errors.
+
+    Raises:
+        BadModel: That was changed, or is out of the bounds that a bundle has.
+    """
+    if SERVING not in manifest.members:
+        return Serving()
+    archive.take(file, manifest, SERVING, None)
+    where = f"{name}: '{SERVING}'"
+    try:
+        data = stored.loads(file.read(SERVING))
+        if not isinstance(data, dict):
+            raise ValueError("it is no mapping")
+        stored.demand_fields(data, Serving, where)
+    except ValueError as error:
+        raise BadModel(f"{where} cannot be read: {error}", fix=stored.DISTRUST) from error
+    except BadSettings as error:
+        raise BadModel(error.what, fix=error.fix) from None
+    found: Serving = codec.decode(Serving, data)
+    return replace(found, instances=min(found.instances, effective_cpus()))

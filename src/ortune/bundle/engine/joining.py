@@ -1,0 +1,210 @@
+"""Samples of equal shapes computed together, along what is proved to be a batch dimension."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.backends.bucketed import Bucketed
+from ortune.bundle.engine.golden import snr_db
+from ortune.bundle.engine.manifest import Signature
+from ortune.core.backend import Backend
+from ortune.core.facts import TensorSpec
+from ortune.core.session import Tensors
+
+Outputs: TypeAlias = dict[str, NDArray[Any]]
+Answer: TypeAlias = Outputs | Exception
+"""Outputs by name, or why there are none."""
+Form: TypeAlias = tuple[tuple[int, ...], ...]
+"""The shape of every input behind its first dimension, without the padding that is cut."""
+SAME_DB = 60.0
+"""Answers that differ by more depend on what they are computed with. Real models in float32 give
+the same bits joined as alone; integers whose range is taken over the batch left 14 to 48 dB."""
+
+
+class Joint:
+    """Which samples of a model may be computed together, and their answers.
+
+    They are joined along the first dimension where it is free in all inputs and outputs, under one
+    name that no other dimension has. That name may still be no batch, such as the tokens of one
+    text, so two samples are computed both ways before the first is joined; where answers disagree,
+    samples of this model run one by one.
+
+    A backend with length buckets would cut a run to the longest sample in it. So samples are cut
+    before they are joined, each to its own bucket: those of one bucket have one shape whatever
+    their padding was, and each gets what it gets alone.
+
+    Args:
+        name: The model's, for messages.
+        run: Computes one set of inputs.
+        backend: What it runs on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        signature: Signature,
+        run: Callable[[Tensors], Outputs],
+        backend: Backend | None = None,
+    ) -> None:
+        self._name, self._run = name, run
+        self._compared: Callable[[Tensors, Tensors], Tensors] = (
+            backend.compared if backend else lambda feeds, outputs: outputs
+        )
+        self._buckets = backend if isinstance(backend, Bucketed) else None
+        self._inputs = [spec.name for spec in signature.inputs]
+        self._joins = free(signature)
+        self._proved = False
+        self._proving = threading.Lock()
+
+    def form(self, feeds: Tensors) -> tuple[Form | None, int]:
+        """Return what samples must have in common to be joined, and the rows of this one.
+
+        None, and 1 row, for a sample that is computed alone.
+        """
+        if not self._joins:
+            return None, 1
+        feeds = self._cut(feeds)
+        shapes = [feeds[name].shape for name in self._inputs]
+        rows = shapes[0][0]
+        if not rows or any(shape[0] != rows for shape in shapes):
+            return None, 1
+        return tuple(shape[1:] for shape in shapes), rows
+
+    def groups(self, samples: Sequence[Tensors], most: int) -> list[list[int]]:
+        """Return the places of samples that are computed together.
+
+        Args:
+            most: Rows of a group; a larger sample is a group of its own.
+        """
+        made: list[list[int]] = []
+        last: dict[Form | None, tuple[list[int], int]] = {}
+        for place, feeds in enumerate(samples):
+            form, rows = self.form(feeds)
+            group, held = last.get(form, ([], most))
+            if held + rows > most:
+                group, held = [], 0
+                made.append(group)
+            group.append(place)
+            if form is not None:
+                last[form] = group, held + rows
+        return made
+
+    def answers(self, samples: Sequence[Tensors]) -> Sequence[Answer]:
+        """Return the answer to each of some samples of one form; none fails for another's sake."""
+        if len(samples) > 1 and self.prove(samples):
+            together = self._together(samples)
+            if together is not None:
+                return together
+        return [self._alone(one) for one in samples]
+
+    def prove(self, samples: Sequence[Tensors]) -> bool:
+        """Say whether samples may be joined; asked for the first time, two are computed both ways.
+
+        The second is one that differs from the first, or the first with its values in reverse
+        order. The question stays open where a sample is refused, or all values are equal.
+        """
+        if self._proved or not self._joins:
+            return self._proved
+        with self._proving:
+            if self._joins and not self._proved:
+                first = self._cut(samples[0])
+                others = (*map(self._cut, samples[1:]), _reversed(first))
+                other = next((one for one in others if not _equal(one, first)), None)
+                if other is not None:
+                    self._compare(first, other)
+        return self._proved
+
+    def _cut(self, feeds: Tensors) -> Tensors:
+        """Return a sample as its bucket has it."""
+        length = self._buckets.bucket(feeds) if self._buckets else 0
+        return self._buckets.cut(feeds, length) if self._buckets and length else feeds
+
+    def _compare(self, *pair: Tensors) -> None:
+        """Join two samples and find out whether each is answered as alone."""
+        alone = [one for one in map(self._alone, pair) if not isinstance(one, Exception)]
+        if len(alone) < len(pair):
+            return
+        together = self._together(pair)
+        found = min(
+            (
+                snr_db(self._compared(feeds, one), self._compared(feeds, two))
+                for feeds, one, two in zip(pair, alone, together or (), strict=False)
+            ),
+            default=float("-inf"),
+        )
+        self._proved = self._joins = found >= SAME_DB
+        if not self._joins:
+            warnings.warn(
+                f"{self._name}: joined with others, samples are answered otherwise than alone "
+                f"({found:.0f} dB), so each is computed by itself",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _alone(self, feeds: Tensors) -> Answer:
+        try:
+            return self._run(feeds)
+        except Exception as error:
+            return error
+
+    def _together(self, samples: Sequence[Tensors]) -> list[Outputs] | None:
+        """Return the parts of one run's outputs; None where it fails or gives other rows."""
+        rows = [one[self._inputs[0]].shape[0] for one in samples]
+        ends = list(accumulate(rows))
+        try:
+            cut = [self._cut(one) for one in samples]
+            feeds = {n: np.concatenate([one[n] for one in cut]) for n in self._inputs}
+            outputs = self._run(feeds)
+        except Exception:
+            return None
+        if any(array.shape[:1] != (ends[-1],) for array in outputs.values()):
+            return None
+        parts = [
+            {name: array[end - count : end].copy() for name, array in outputs.items()}
+            for count, end in zip(rows, ends, strict=True)
+        ]
+        if (buckets := self._buckets) is None:
+            return parts
+        return [  # what was cut gets the length of its inputs again
+            part if short is whole else buckets.restored(part, whole[buckets.mask].shape[1])
+            for part, whole, short in zip(parts, samples, cut, strict=True)
+        ]
+
+
+def _equal(one: Tensors, other: Tensors) -> bool:
+    return all(np.array_equal(array, other[name]) for name, array in one.items())
+
+
+def _reversed(feeds: Tensors) -> Tensors:
+    """Return a sample of the same values in another order: ids stay ids, masks stay masks."""
+    return {
+        name: np.ascontiguousarray(array.ravel()[::-1]).reshape(array.shape)
+        for name, array in feeds.items()
+    }
+
+
+def free(signature: Signature) -> bool:
+    """Say whether inputs and outputs have one free first dimension, which is no other one too."""
+    specs = (*signature.inputs, *signature.outputs)
+    shapes = [spec.shape for spec in specs if spec.shape]
+    if not signature.inputs or len(shapes) < len(specs) or not all(map(_dense, specs)):
+        return False
+    first = shapes[0][0]
+    return isinstance(first, str) and all(
+        shape[0] == first and first not in shape[1:] for shape in shapes
+    )
+
+
+def _dense(spec: TensorSpec) -> bool:
+    """Whether values are numbers in an array: no text, no sequence."""
+    try:
+        return np.dtype(spec.dtype).kind not in "OUST" if spec.dtype else False
+    except TypeError:
+        return False

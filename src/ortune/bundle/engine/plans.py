@@ -1,0 +1,404 @@
+"""Open a bundle's plan: the first that runs here, or the one that was asked for."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+
+from ortune.backends.cpu import Cpu
+from ortune.backends.runtimes.onnxruntime.compiled import Compiling, contexts
+from ortune.bundle.engine import archive, consent
+from ortune.bundle.engine.call import Call
+from ortune.bundle.engine.external import demand_inside
+from ortune.bundle.engine.golden import TOLERANCE_DB, drift, first_sample, foreign
+from ortune.bundle.engine.instances import Serving
+from ortune.bundle.engine.manifest import COMPILED, Golden, Manifest, PackedPlan
+from ortune.core import wording
+from ortune.core.backend import Backend
+from ortune.core.errors import BackendMissing, BadModel, OrtuneError
+from ortune.core.plugins import codec, stored
+from ortune.measurement.machine import machine
+
+HOME = "compiled"
+"""Folder of a plan's compiled models."""
+
+
+@dataclass(frozen=True)
+class CompiledPlan:
+    """What a plan's models were compiled to.
+
+    Attributes:
+        plan: Place of the plan in the bundle, from 0.
+        models: Model name -> member of the compiled model.
+        made_for: What must be the same where it is opened: provider, versions, device.
+    """
+
+    plan: int
+    models: Mapping[str, str]
+    made_for: Mapping[str, str]
+
+
+def packed_compiled(
+    name: str, file: zipfile.ZipFile, manifest: Manifest
+) -> dict[int, CompiledPlan]:
+    """Return place of a plan -> its compiled models; empty where the bundle has none.
+
+    Args:
+        name: Of the bundle, for errors.
+
+    Raises:
+        BadModel: What the bundle says of them was changed, or does not fit it.
+    """
+    if COMPILED not in manifest.members:
+        return {}
+    archive.take(file, manifest, COMPILED, None)
+    try:
+        data = stored.loads(file.read(COMPILED))
+        if not isinstance(data, list):
+            raise ValueError("it is no list")
+        found = [codec.decode(CompiledPlan, one) for one in data]
+    except (ValueError, OrtuneError) as error:
+        raise BadModel(
+            f"{name}: '{COMPILED}' cannot be read: {error}", fix=stored.DISTRUST
+        ) from error
+    places = {one.plan: one for one in found}
+    for place, one in places.items():
+        fits = place in range(len(manifest.plans)) and set(one.models) == set(manifest.fallback)
+        inside = all(
+            member in manifest.members and member.endswith(".onnx")
+            for member in one.models.values()
+        )
+        if not fits or not inside or len(places) != len(found):
+            raise BadModel(
+                f"{name}: '{COMPILED}' names models or plans that it has not", fix=stored.DISTRUST
+            )
+    return places
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A bundle whose table of contents was checked, and how its models are to be served.
+
+    Attributes:
+        compiled: Place of a plan -> its compiled models, of those that may be opened.
+        code: Whether code that plans name may run.
+    """
+
+    name: str
+    file: zipfile.ZipFile
+    manifest: Manifest
+    how: Serving
+    compiled: Mapping[int, CompiledPlan] = field(default_factory=dict)
+    code: bool = False
+
+    def settings(self, folder: Path, plan: PackedPlan) -> None:
+        """Unpack what says where a plan runs: its settings and the libraries they name.
+
+        Raises:
+            BadModel: One was changed.
+        """
+        libraries = [text for text in plan.custom_ops if text in self.manifest.members]
+        for member in (plan.settings, *libraries):
+            archive.take(self.file, self.manifest, member, folder)
+
+    def unpack(self, folder: Path, models: Iterable[str], golden: Iterable[Golden] = ()) -> None:
+        """Check every member; unpack models, golden samples and libraries.
+
+        A library that is there stays as it is: it may be loaded already.
+
+        Raises:
+            BadModel: A member was changed, or a model keeps weights elsewhere.
+            OrtuneError: There is no room.
+        """
+        models = set(models)
+        samples = {member for one in golden for member in (one.inputs, one.outputs)}
+        libraries = {text for text in self.manifest.custom_ops if not (folder / text).exists()}
+        archive.unpack(self.file, self.manifest, folder, models | samples | libraries)
+        for member in sorted(models):
+            demand_inside(folder, member, self.manifest.members)
+
+
+def temporary(stack: ExitStack) -> Path:
+    made = TemporaryDirectory(prefix="ortune-", ignore_cleanup_errors=True)
+    return Path(stack.enter_context(made))
+
+
+def open_models(
+    stack: ExitStack,
+    backend: Backend,
+    folder: Path,
+    opened: Opened,
+    members: Mapping[str, str],
+    golden: Mapping[str, Golden] = MappingProxyType({}),
+) -> Mapping[str, Call]:
+    """Open all models or none.
+
+    Args:
+        golden: Model name -> samples that it may be warmed up with.
+    """
+    with ExitStack() as held:
+        found = {
+            name: opened.how.open(held, backend, folder / member, name or Path(member).stem)
+            for name, member in members.items()
+        }
+        stack.enter_context(held.pop_all())
+    calls = {}
+    for name, instances in found.items():
+        calls[name] = Call(
+            instances,
+            opened.manifest.signatures[name],
+            opened.how,
+            golden=folder / golden[name].inputs if name in golden else None,
+            backend=backend,
+        )
+        stack.callback(calls[name].close)
+    return calls
+
+
+def _distances(calls: Mapping[str, Call], folder: Path, plan: PackedPlan) -> Iterator[float]:
+    """Yield how far each model's first golden answer is from the packed one, in dB."""
+    for name, golden in plan.golden.items():
+        yield first_sample(calls[name], folder / golden.inputs, folder / golden.outputs)
+
+
+@dataclass(frozen=True)
+class Running:
+    """Models of a bundle with their sessions.
+
+    Attributes:
+        fallback: Why it is not the first plan, or not the one that was asked for.
+        plan: None for the original, and for a backend that no plan was measured on.
+        compiled: The plan's models run as they were compiled when the bundle was packed.
+    """
+
+    calls: Mapping[str, Call]
+    backend: Backend
+    fallback: str = ""
+    plan: PackedPlan | None = None
+    compiled: bool = False
+
+
+def open_plan(stack: ExitStack, opened: Opened, wanted: Backend | None) -> Running:
+    """Open a bundle's first plan that runs here, or the one of a backend.
+
+    One warning says so where something else runs.
+
+    Args:
+        stack: Closes the sessions and removes what was unpacked.
+        wanted: The backend that was asked for.
+
+    Raises:
+        BadModel: A member was changed, or the bundle no longer answers as packed.
+        BackendMissing: The plan or the backend that was asked for cannot run here.
+    """
+    if wanted is None:
+        return _first(stack, opened)
+    plans, text = opened.manifest.plans, str(wanted)
+    exact = [plan for plan in plans if plan.backend == text]
+    named = [plan for plan in plans if plan.backend.partition("(")[0] == text]
+    plan = next(iter(exact + named), None)
+    if plan is None:
+        return _unmeasured(stack, opened, wanted)
+    found = _planned(stack, opened, plan, ())
+    if isinstance(found, Running):
+        return found
+    raise BackendMissing(
+        f"{opened.name}: its plan for '{plan.backend}' cannot run here: {found}",
+        fix="leave on= (--on) out: the first plan that runs here is taken",
+    )
+
+
+def demand_here(backend: Backend) -> None:
+    """Refuse a backend that this machine cannot run.
+
+    Raises:
+        BackendMissing: It cannot; the fix says what to install.
+    """
+    if fix := backend.missing():
+        raise BackendMissing(f"backend '{backend.name()}' cannot run here", fix=fix)
+
+
+def _first(stack: ExitStack, opened: Opened) -> Running:
+    """Open the first plan that runs here, or the plain original: slower, and right."""
+    manifest = opened.manifest
+    reasons: list[str] = []
+    for plan in manifest.plans:
+        found = _planned(stack, opened, plan, reasons)
+        if isinstance(found, Running):
+            return found
+        reasons.append(found)
+    folder = temporary(stack)
+    opened.unpack(folder, manifest.fallback.values())
+    plain = opened.how.share(Cpu())
+    try:
+        calls = open_models(stack, plain, folder, opened, manifest.fallback)
+    except BadModel:
+        if not consent.operators(manifest.custom_ops):
+            raise
+        # With the bundle's libraries only where it does not load without.
+        libraries = consent.libraries(manifest.custom_ops, manifest, folder)
+        plain = opened.how.share(Cpu(custom_ops=libraries))
+        calls = open_models(stack, plain, folder, opened, manifest.fallback)
+    why = _joined(manifest, reasons)
+    said = f"its tuned model cannot run on '{manifest.backend}' here"
+    if len(reasons) > 1:
+        said = f"none of its {wording.count(len(reasons), 'plan')} can run here"
+    _warn(f"{opened.name}: {said} ({why}); the original runs on the CPU instead")
+    return Running(calls, plain, why)
+
+
+def _planned(
+    stack: ExitStack, opened: Opened, plan: PackedPlan, reasons: Sequence[str]
+) -> Running | str:
+    """Open one plan as it was measured, or say why it does not run.
+
+    Args:
+        reasons: Why the plans before it do not.
+    """
+    name, manifest = opened.name, opened.manifest
+    if (code := consent.factories(plan.custom_ops)) and not opened.code:
+        return (
+            f"it is Python code, {', '.join(code)}; fix: if you trust that: "
+            "load(path, custom_ops=True), or --allow-custom-ops"
+        )
+    with ExitStack() as tried:
+        folder = temporary(tried)
+        opened.settings(folder, plan)
+        backend, reason = consent.stored_backend(folder, manifest, plan)
+        if backend is None:
+            return reason
+        measured = backend
+        backend, fewer = consent.at_hand(backend)
+        backend = opened.how.share(backend)
+        calls, slow = _precompiled(tried, backend, folder, opened, plan, backend == measured)
+        if calls is None:
+            opened.unpack(folder, plan.models.values(), plan.golden.values())
+            try:
+                calls = open_models(tried, backend, folder, opened, plan.models, plan.golden)
+            except Exception as error:  # whatever a plug-in provider raises, something else runs
+                return consent.reason_of(error)
+            if slow:
+                _warn(
+                    f"{name}: what '{plan.backend}' compiled does not run here ({slow}); it "
+                    "compiles the plain model"
+                )
+        compiled = not slow and opened.manifest.plans.index(plan) in opened.compiled
+        why = _joined(manifest, reasons)
+        if why:
+            _warn(
+                f"{name}: its fastest plan cannot run on '{manifest.backend}' here ({why}); "
+                f"its plan for '{plan.backend}' runs instead"
+            )
+        differ = [drift(name, far, manifest) for far in _distances(calls, folder, plan)]
+        for text in (fewer, *foreign(plan.arithmetic, machine.machine()), *differ):
+            if text:
+                _warn(f"{name}: {text}")
+        stack.enter_context(tried.pop_all())
+    return Running(calls, backend, why, plan, compiled)
+
+
+def _precompiled(
+    stack: ExitStack,
+    backend: Backend,
+    folder: Path,
+    opened: Opened,
+    plan: PackedPlan,
+    same: bool,
+) -> tuple[Mapping[str, Call] | None, str]:
+    """Open a plan's compiled models; None with the reason where they are for something else.
+
+    Args:
+        same: The settings are those that they were compiled with.
+    """
+    compiled = opened.compiled.get(opened.manifest.plans.index(plan))
+    if compiled is None:
+        return None, ""
+    if not same:
+        return None, "its settings are lowered to this machine"
+    try:
+        if not isinstance(backend, Compiling):
+            return None, f"'{backend.name()}' opens no compiled models"
+        here = backend.compiled_for()
+        why = "; ".join(
+            f"{name}: {compiled.made_for.get(name, 'none')} then, {here.get(name, 'none')} now"
+            for name in sorted({*compiled.made_for, *here})
+            if compiled.made_for.get(name) != here.get(name)
+        )
+    except Exception as error:  # a plug-in that does not load may raise anything
+        why = consent.reason_of(error)
+    if why:
+        return None, why
+    opened.unpack(folder, compiled.models.values(), plan.golden.values())
+    for member in compiled.models.values():
+        parts = contexts(folder / member)
+        if not parts or not all(part.embedded for part in parts):
+            what = "names a file outside itself" if parts else "holds nothing that is compiled"
+            raise BadModel(f"'{member}' {what}", fix=stored.DISTRUST)
+    calls = _open_alike(stack, backend, folder, opened, compiled.models, plan)
+    return (None, calls) if isinstance(calls, str) else (calls, "")
+
+
+def _open_alike(
+    stack: ExitStack,
+    backend: Backend,
+    folder: Path,
+    opened: Opened,
+    members: Mapping[str, str],
+    plan: PackedPlan,
+) -> Mapping[str, Call] | str:
+    """Open unpacked models that must answer as a plan does, or say why they are not opened."""
+    with ExitStack() as tried:
+        try:
+            calls = open_models(tried, backend, folder, opened, members, plan.golden)
+            found = min(_distances(calls, folder, plan), default=TOLERANCE_DB)
+        except Exception as error:  # whatever a provider raises, another model is next
+            return consent.reason_of(error)
+        if found < TOLERANCE_DB:
+            return f"its answer is {found:.0f} dB from the packed one"
+        stack.enter_context(tried.pop_all())
+    return calls
+
+
+def _joined(manifest: Manifest, reasons: Sequence[str]) -> str:
+    """Name the backend with each reason where there are several."""
+    if len(reasons) < 2:
+        return "".join(reasons)
+    pairs = zip(manifest.plans, reasons, strict=False)
+    return "; ".join(f"{plan.backend}: {reason}" for plan, reason in pairs)
+
+
+def _unmeasured(stack: ExitStack, opened: Opened, backend: Backend) -> Running:
+    """Open the first plan's models on another backend, the original where they do not fit."""
+    demand_here(backend)
+    manifest = opened.manifest
+    first = manifest.plans[0]
+    said = f"none of its plans was measured on '{backend}'"
+    folder = temporary(stack)
+    models = {*first.models.values(), *manifest.fallback.values()}
+    opened.unpack(folder, models, first.golden.values())
+    if isinstance(backend, Cpu) and not backend.custom_ops:
+        libraries = consent.libraries(manifest.custom_ops, manifest, folder)
+        backend = replace(backend, custom_ops=libraries)
+    backend = opened.how.share(backend)
+    calls = _open_alike(stack, backend, folder, opened, first.models, first)
+    what = f"the model of '{first.plan}'"
+    if isinstance(calls, str):
+        what = "the original"
+        calls = open_models(stack, backend, folder, opened, manifest.fallback)
+    _warn(f"{opened.name}: {said}; {what} runs there")
+    return Running(calls, backend, said)
+
+
+def _warn(text: str) -> None:
+    """Warn at the first line outside of this package, however many calls lie between."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("ortune."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, RuntimeWarning, stacklevel=level)

@@ -1,0 +1,179 @@
+"""A model as a web of values: what makes each, what is constant, what is computed twice."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+
+import onnx_ir as ir
+
+from ortune.graph.ir.edit import Graph, bodies, const_tensor
+from ortune.graph.ir.match import RANDOM
+
+_SMALL = 4096
+"""Constants up to this many bytes are told apart by content, larger ones by name."""
+_PASSED_ON = frozenset({"Identity", "Dropout"})
+
+
+class Origin:
+    """The nodes of a model, bodies included, by the names of nodes and values.
+
+    Every node and value must have a name of its own (`ortune.graph.io.names.unique`) and calls of
+    local functions be inlined.
+
+    Attributes:
+        nodes: Name -> node, in the order of the file; a body follows the node that holds it.
+        maker: Value -> name of the node that makes it.
+        inputs: Node -> values that it reads itself.
+        outputs: Node -> values that it makes.
+        readers: Value -> nodes that read it.
+        constant: Values that depend on constants alone.
+        results: The model's outputs and those of every body.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.nodes: dict[str, ir.Node] = {}
+        self.maker: dict[str, str] = {}
+        self.inputs: dict[str, tuple[str, ...]] = {}
+        self.outputs: dict[str, tuple[str, ...]] = {}
+        self.readers: dict[str, list[str]] = defaultdict(list)
+        self.constant: set[str] = set()
+        self.results: set[str] = set()
+        self._through: dict[str, list[str]] = defaultdict(list)
+        self._kind: dict[str, str] = {}
+        self._walk(model.graph)
+
+    def _walk(self, graph: Graph) -> None:
+        held = graph.initializers.values() if isinstance(graph, ir.Graph) else ()
+        for value in held:
+            self.constant.add(str(value.name))
+            self._kind[str(value.name)] = _content(value)
+        for value in graph.inputs:
+            self._kind.setdefault(str(value.name), f"input {value.name}")
+        self.results |= {str(value.name) for value in graph.outputs}
+        for node in graph:
+            self._add(node)
+
+    def _add(self, node: ir.Node) -> None:
+        name = str(node.name)
+        self.nodes[name] = node
+        self.inputs[name] = tuple(str(v.name) for v in node.inputs if v is not None and v.name)
+        self.outputs[name] = tuple(str(v.name) for v in node.outputs if v.name)
+        for value in dict.fromkeys(self.inputs[name]):
+            self.readers[value].append(name)
+        self.maker |= dict.fromkeys(self.outputs[name], name)
+        inner = list(bodies(node))
+        for body in inner:
+            self._link(node, body)
+            self._walk(body)
+        fixed = all(value in self.constant for value in self.inputs[name])
+        if fixed and not inner and node.op_type not in RANDOM:
+            self.constant.update(self.outputs[name])
+        # Give equal computations of equal values the same text.
+        holds = bool(inner)
+        if node.op_type in _PASSED_ON and not node.domain and self.inputs[name]:
+            self._kind |= dict.fromkeys(
+                self.outputs[name][:1], self._kind_of(self.inputs[name][0])
+            )
+            return
+        if holds or node.op_type in RANDOM:
+            return
+        tensor = const_tensor(node.outputs[0]) if node.op_type == "Constant" else None
+        if tensor is not None:
+            self._kind[self.outputs[name][0]] = _content(node.outputs[0])
+            return
+        read = [self._kind_of(str(v.name)) if v is not None else "" for v in node.inputs]
+        settings = sorted(f"{key}={attr.value}" for key, attr in node.attributes.items())
+        text = "\0".join([node.domain, node.op_type, *settings, *read])
+        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        for index, output in enumerate(node.outputs):
+            if output.name:
+                self._kind[str(output.name)] = f"{digest} {index}"
+
+    def _link(self, node: ir.Node, body: ir.Graph) -> None:
+        """Let values go into a body and out of it."""
+        offset = 2 if node.op_type == "Loop" else 0
+        for value, outer in zip(body.inputs[offset:], node.inputs[offset:], strict=False):
+            if outer is not None and outer.name:
+                self._through[str(value.name)].append(str(outer.name))
+        skip = 1 if node.op_type == "Loop" else 0
+        for value, inner in zip(node.outputs, body.outputs[skip:], strict=False):
+            if value.name and inner.name:
+                self._through[str(value.name)].append(str(inner.name))
+
+    def _kind_of(self, value: str) -> str:
+        return self._kind.get(value, f"value {value}")
+
+    def same(self, written: Collection[str]) -> dict[str, str]:
+        """Return value -> the one that stands for all that are equal to it.
+
+        Values that are `written` stand for themselves, and before others.
+        """
+        chosen: dict[str, str] = {}
+        for value in sorted(self.maker, key=lambda value: value not in written):
+            chosen.setdefault(self._kind_of(value), value)
+        known = [*self.maker, *(v for v in self._kind if v not in self.maker)]
+        for value in known:
+            if value not in self.maker:  # inputs and constants come before their copies
+                chosen[self._kind_of(value)] = value
+        return {
+            v: v if v in written or v not in self.maker else chosen[self._kind_of(v)]
+            for v in known
+        }
+
+    def before(self, value: str) -> Iterable[str]:
+        """Return the values that a value is made of directly, through bodies too."""
+        node = self.maker.get(value)
+        return (*(self.inputs[node] if node else ()), *self._through.get(value, ()))
+
+    def cone(
+        self, start: str, stop: Collection[str], same: Mapping[str, str]
+    ) -> tuple[dict[str, None], set[str]]:
+        """Return the nodes that make `start` from values of `stop`, the nearest first.
+
+        Constants and values without a maker stop the walk too.
+
+        Returns:
+            The nodes, and the values of `stop` that were met.
+        """
+        nodes: dict[str, None] = {}
+        met: set[str] = set()
+        pending = [start]
+        seen = {start}
+        for value in pending:
+            if (node := self.maker.get(value)) is not None:
+                nodes[node] = None
+            for earlier in self.before(value):
+                value_ = same.get(earlier, earlier)
+                if value_ in seen:
+                    continue
+                seen.add(value_)
+                if value_ in stop:
+                    met.add(value_)
+                elif value_ not in self.constant:
+                    pending.append(value_)
+        return nodes, met
+
+    def dead(self) -> set[str]:
+        """Return the nodes that no output depends on."""
+        pending = list(self.results)
+        seen = set(pending)
+        for value in pending:
+            for earlier in self.before(value):
+                if earlier not in seen:
+                    seen.add(earlier)
+                    pending.append(earlier)
+        return {n for n, made in self.outputs.items() if not seen.intersection(made)}
+
+    def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return names of nodes in the order of the file."""
+        wanted = set(names)
+        return tuple(name for name in self.nodes if name in wanted)
+
+
+def _content(value: ir.Value) -> str:
+    tensor = const_tensor(value)
+    if tensor is None or tensor.nbytes > _SMALL or tensor.dtype == ir.DataType.STRING:
+        return f"value {value.name}"
+    return f"{tensor.dtype}{list(tensor.shape)} {tensor.numpy().tobytes().hex()}"

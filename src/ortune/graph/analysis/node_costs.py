@@ -1,0 +1,316 @@
+"""What every node of a model computes and moves: FLOPs, bytes, and FLOPs per byte."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortune.graph.analysis.flops import node_flops
+from ortune.graph.ir.edit import bodies, const_tensor, every_graph
+from ortune.graph.ir.match import label
+from ortune.graph.ir.spec import dtype_name, shape_of, type_name
+from ortune.graph.ir.uses import is_read
+from ortune.graph.ir.values import named_weights
+from ortune.graph.parts.extract import reads
+
+_VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size"})
+"""Operators that change what is known of a tensor, or look at its shape: no data are moved."""
+_PICKS = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Split", "Compress"})
+"""Operators that read what they write, and no more of their first input."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """One node in one call.
+
+    Attributes:
+        name: Of the node.
+        op: Its operator, other domains as ``com.microsoft::Gelu``.
+        region: The part of the model that it is in; empty where not asked for.
+        parent: The If, Loop or Scan whose body it is in; empty on top.
+        dtype: Of its first output.
+        shape: Of its first output; None where it is not known.
+        flops: By the rules of `ortune.graph.analysis.flops`; None where a shape is missing. An
+            If, Loop or Scan counts nothing itself: the nodes of its bodies do, once.
+        weights: Bytes of its constants, as they are stored.
+        read: Bytes that it reads, constants included; None where a shape is missing.
+        written: Bytes that it writes; None where a shape is missing.
+    """
+
+    name: str
+    op: str
+    region: str
+    parent: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    flops: int | None
+    weights: int
+    read: int | None
+    written: int | None
+
+    @property
+    def moved(self) -> int | None:
+        """Bytes read and written."""
+        if self.read is None or self.written is None:
+            return None
+        return self.read + self.written
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs per byte moved; None where one is not known or nothing moves."""
+        return intensity(self.flops, self.moved)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The nodes of a part of the model together.
+
+    Attributes:
+        name: Of the part.
+        nodes: Their number.
+        flops: Of those that are known.
+        weights: Bytes of constants, each counted once.
+        moved: Bytes read and written, of those nodes where they are known.
+        unknown: Nodes whose FLOPs or bytes are not known.
+    """
+
+    name: str
+    nodes: int
+    flops: int
+    weights: int
+    moved: int
+    unknown: int
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs per byte moved."""
+        return intensity(self.flops, self.moved)
+
+
+def intensity(flops: int | None, moved: int | None) -> float | None:
+    """Return FLOPs per byte, None where one of them is not known or nothing moves."""
+    return flops / moved if flops is not None and moved else None
+
+
+def accounts(model: ir.Model, regions: Mapping[str, str] | None = None) -> list[Account]:
+    """Describe every node but constants, in the order of the file, bodies behind their node.
+
+    Dynamic dimensions count as 1. Every operator is taken to read its inputs and write its
+    outputs once, in memory; what only reinterprets moves nothing, and what picks elements reads
+    as much as it writes.
+
+    Args:
+        model: With shapes and without local functions; see `ortune.graph.shapes.infer.infer`.
+        regions: Node -> its region.
+    """
+    parents = {
+        body: str(node.name)
+        for graph in every_graph(model)
+        for node in graph
+        for body in bodies(node)
+    }
+    return [
+        _account(node, (regions or {}).get(str(node.name), ""), parents)
+        for node in model.graph.all_nodes()
+        if node.op_type != "Constant" or node.domain
+    ]
+
+
+def sums(model: ir.Model, found: Iterable[Account]) -> list[Sum]:
+    """Add accounts up by region, in the order of their first nodes."""
+    groups: dict[str, list[Account]] = {}
+    for one in found:
+        groups.setdefault(one.region, []).append(one)
+    nodes = {str(node.name): node for node in model.graph.all_nodes()}
+    return [
+        Sum(
+            name,
+            len(members),
+            sum(one.flops or 0 for one in members),
+            sum({id(t): t.nbytes for m in members for t in _constants(nodes[m.name])}.values()),
+            sum(one.moved or 0 for one in members),
+            sum(one.flops is None or one.moved is None for one in members),
+        )
+        for name, members in groups.items()
+    ]
+
+
+def value_bytes(value: ir.Value) -> int | None:
+    """Return the bytes of a tensor whose dynamic dimensions are 1, None when not known."""
+    if value.shape is None or not isinstance(value.type, ir.TensorType):
+        return None
+    if value.type.dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        return None
+    sides = (dim if isinstance(dim, int) else 1 for dim in value.shape)
+    return math.ceil(math.prod(sides) * value.type.dtype.itemsize)
+
+
+def _account(node: ir.Node, region: str, parents: Mapping[ir.Graph, str]) -> Account:
+    control = any(True for _ in bodies(node))
+    first = next((value for value in node.outputs if value.name), None)
+    graph = node.graph if isinstance(node.graph, ir.Graph) else None
+    read, written = (0, 0) if control else _moved(node)
+    return Account(
+        str(node.name),
+        label(node),
+        region,
+        parents.get(graph, "") if graph is not None else "",
+        type_name(first.type) if first is not None else "",
+        shape_of(first),
+        0 if control else node_flops(node),
+        sum(tensor.nbytes for tensor in _constants(node)),
+        read,
+        written,
+    )
+
+
+def _constants(node: ir.Node) -> Iterator[ir.TensorProtocol]:
+    for value in dict.fromkeys(node.inputs):
+        if (tensor := const_tensor(value)) is not None:
+            yield tensor
+
+
+def _picked(node: ir.Node, value: ir.Value | None) -> bool:
+    return not node.domain and node.op_type in _PICKS and value is node.inputs[0]
+
+
+def _moved(node: ir.Node) -> tuple[int | None, int | None]:
+    if not node.domain and node.op_type in _VIEWS:
+        return 0, 0
+    wanted = [v for v in node.outputs if is_read(v)] or node.outputs[:1]
+    written = _total([value_bytes(value) for value in wanted])
+    read: list[int | None] = []
+    for value in dict.fromkeys(node.inputs):
+        if value is None:
+            continue
+        tensor = const_tensor(value)
+        size = tensor.nbytes if tensor is not None else value_bytes(value)
+        if size is None or written is None or not _picked(node, value):
+            read.append(size)
+        else:
+            read.append(min(size, written))
+    return _total(read), written
+
+
+def _total(sizes: Sequence[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class LargeTensor:
+    """A weight or an activation.
+
+    Attributes:
+        kind: ``weight`` or ``activation``.
+        name: Of the value.
+        dtype: NumPy's name.
+        shape: As it is declared or inferred.
+        size: Bytes; dynamic dimensions count as 1.
+        readers: Nodes that read it.
+        read_by: The first three of them.
+    """
+
+    kind: str
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+    size: int
+    readers: int
+    read_by: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Body:
+    """A graph inside a node.
+
+    Attributes:
+        node: The node that holds it.
+        op: Its operator.
+        attribute: Under this name.
+        nodes: Nodes of the body itself.
+        captured: Values of the graphs around it that it reads.
+    """
+
+    node: str
+    op: str
+    attribute: str
+    nodes: int
+    captured: int
+
+
+@dataclass(frozen=True)
+class LocalFunction:
+    """A function that the model brings along.
+
+    Attributes:
+        name: As ``domain::name``.
+        nodes: Of its body.
+        calls: Nodes that call it.
+    """
+
+    name: str
+    nodes: int
+    calls: int
+
+
+def tensors(model: ir.Model, shaped: ir.Model, count: int) -> list[LargeTensor]:
+    """Return the `count` biggest weights, then the `count` biggest activations.
+
+    Args:
+        model: As loaded.
+        shaped: The same with shapes.
+        count: Of each kind.
+    """
+    readers: dict[str, list[str]] = {}
+    for graph in every_graph(model):
+        for node in graph:
+            for value in dict.fromkeys(v for v in node.inputs if v is not None and v.name):
+                readers.setdefault(str(value.name), []).append(str(node.name))
+
+    def made(
+        kind: str, name: str, dtype: str, shape: tuple[int | str | None, ...], size: int
+    ) -> LargeTensor:
+        found = readers.get(name, [])
+        return LargeTensor(kind, name, dtype, shape, size, len(found), tuple(found[:_NAMED]))
+
+    weights = [
+        made("weight", name, dtype_name(t.dtype), tuple(t.shape.numpy()), t.nbytes)
+        for name, t in named_weights(model)
+    ]
+    values = (v for node in shaped.graph.all_nodes() for v in node.outputs if v.name)
+    active = [
+        made("activation", str(v.name), type_name(v.type), shape_of(v) or (), size)
+        for v in values
+        if v.const_value is None and (size := value_bytes(v)) is not None
+    ]
+    return [*_biggest(weights, count), *_biggest(active, count)]
+
+
+def local_bodies(model: ir.Model) -> Iterator[Body]:
+    """Yield the bodies of If, Loop and Scan, in the order of the file."""
+    for node in model.graph.all_nodes():
+        own = {value for value in node.inputs if value is not None}
+        captured = len({value for value in reads(node) if value not in own})
+        for name, attribute in node.attributes.items():
+            if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH:
+                body = attribute.as_graph()
+                yield Body(str(node.name), node.op_type, name, len(body), captured)
+
+
+def local_functions(model: ir.Model) -> Iterator[LocalFunction]:
+    """Yield the functions that the file defines."""
+    calls = Counter((n.domain, n.op_type) for graph in every_graph(model) for n in graph)
+    for one in model.functions.values():
+        yield LocalFunction(f"{one.domain}::{one.name}", len(one), calls[one.domain, one.name])
+
+
+def _biggest(every: list[LargeTensor], count: int) -> list[LargeTensor]:
+    return sorted(every, key=lambda one: -one.size)[:count]

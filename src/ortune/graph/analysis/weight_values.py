@@ -1,0 +1,99 @@
+"""Counts of a model's weight values: denormal, infinite, beyond float16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.graph.ir.values import named_weights
+
+HALF_MAX = 65504.0
+_MASK = 1e30
+_HALF_SMALL = 2.0**-14
+_CHUNK = 1 << 20
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
+_KINDS: dict[np.dtype[Any], tuple[type[np.unsignedinteger], int]] = {
+    np.dtype(np.float32): (np.uint32, 8),
+    np.dtype(np.float16): (np.uint16, 5),
+}
+
+
+@dataclass
+class WeightValues:
+    """How many elements of a weight are of which kind.
+
+    Attributes:
+        name: Of its value.
+        elements: Looked at.
+        denormal: So small that many CPUs compute slowly with them; not counted in float64.
+        nan: Not a number.
+        infinite: Of either sign.
+        over: Beyond the largest float16; not counted in float16, as the next two.
+        masks: From 1e30 on, which stand for infinity.
+        small: Not 0, and below the smallest normal float16.
+    """
+
+    name: str
+    elements: int = 0
+    denormal: int = 0
+    nan: int = 0
+    infinite: int = 0
+    over: int = 0
+    masks: int = 0
+    small: int = 0
+
+
+def weight_values(model: ir.Model, at_most: int | None = None) -> Iterator[WeightValues]:
+    """Yield the counts of each weight in float32, float16 or float64, read in chunks.
+
+    Args:
+        model: Its weights are read where they are stored.
+        at_most: Elements to look at: an even part of each weight where there are more.
+    """
+    weights = [(name, t) for name, t in named_weights(model) if t.dtype in _FLOATS]
+    total = sum(tensor.size for _, tensor in weights)
+    step = max(1, -(-total // at_most)) if at_most else 1
+    for name, tensor in weights:
+        found = WeightValues(name)
+        flat = np.asarray(tensor.numpy()).reshape(-1)
+        for start in range(0, flat.size, _CHUNK * step):
+            _count(flat[start : start + _CHUNK], found)
+        yield found
+
+
+def denormal_share(values: Iterable[WeightValues]) -> float:
+    """Return the share of elements that are denormal, 0 without any."""
+    every = list(values)
+    elements = sum(one.elements for one in every)
+    return sum(one.denormal for one in every) / elements if elements else 0.0
+
+
+def denormal(array: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Return which elements are denormal: exponent 0, and not 0 themselves (IEEE 754)."""
+    whole, exponent = _KINDS[array.dtype]
+    bits: NDArray[np.unsignedinteger] = np.ascontiguousarray(array).view(whole)
+    smallest = 1 << (8 * array.dtype.itemsize - exponent)
+    return np.asarray((bits << 1) - 1 < smallest - 1)
+
+
+def _count(part: NDArray[np.floating], found: WeightValues) -> None:
+    found.elements += part.size
+    if part.dtype in _KINDS:
+        found.denormal += int(np.count_nonzero(denormal(part)))
+    size: NDArray[np.floating] = np.abs(part)
+    top = size.max(initial=0)
+    if not np.isfinite(top):
+        found.nan += int(np.count_nonzero(np.isnan(size)))
+        found.infinite += int(np.count_nonzero(np.isinf(size)))
+        size = size[np.isfinite(size)]
+        top = size.max(initial=0)
+    if part.dtype != np.float16:
+        found.small += int(np.count_nonzero(size < _HALF_SMALL) - np.count_nonzero(size == 0))
+        if top > HALF_MAX:
+            found.masks += int(np.count_nonzero(size >= _MASK))
+            found.over += int(np.count_nonzero((size > HALF_MAX) & (size < _MASK)))

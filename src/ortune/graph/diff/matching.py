@@ -1,0 +1,592 @@
+"""Which nodes of one model became which of another: pairs of nodes, and groups around them.
+
+What computes the same from the same is found by digests, whatever the names. Where the models
+part, weights that are equal after a known transformation and names say which nodes play the same
+role, and from there pairs grow along the graph. A node without a partner goes with a pair beside
+it that changed: what did not change can have absorbed nothing. Nodes of both sides between the
+same neighbours belong together.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+
+import onnx_ir as ir
+
+from ortune.graph.diff.graphs import (
+    COMMUTATIVE,
+    PASSED_ON,
+    QUANTIZE,
+    Graphs,
+    computation_digests,
+    is_integer_operator,
+    match_in_order,
+    spell_operators,
+)
+from ortune.graph.diff.result import Group, Kind
+from ortune.graph.diff.weights import match_scaled, relation
+
+_REACH, _CANDIDATES = 5, 40
+_ENOUGH = 1.2
+"""Evidence from which two neighbours of a pair are a pair."""
+_SMALL = 64
+"""Constants up to this many elements are settings of a node, larger ones its weights."""
+_TELLING = 16
+"""Weights from this many elements on tell one node from another."""
+_INTEGERS = frozenset({ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4})
+_ALIKE = frozenset({"equal", "rounded", "quantized", "scaled", "transposed", "reordered"})
+_ABSORBING = ("operator", "attributes", "weights: scaled", "weights: changed")
+_AHEAD = frozenset({"Pad", "Transpose", "Reshape", "Concat", "Squeeze", "Unsqueeze", "Slice"})
+"""What is rather folded into the node behind it than into the one before."""
+_LAYOUT = frozenset({"ReorderInput", "ReorderOutput", "MemcpyToHost", "MemcpyFromHost"})
+"""What a runtime adds to hand a tensor to a kernel in another layout or place."""
+_FORWARDING = PASSED_ON | QUANTIZE | _LAYOUT | {"Cast"}
+_LAYERS = frozenset({"Conv", "ConvTranspose", "MatMul"})
+_LINEAR = frozenset({"Add", "Sub", "Mul", "Div"})
+
+
+class NodePairs:
+    """The nodes of two models that play the same role.
+
+    Attributes:
+        partner: Node -> node of the other model, for both.
+        exact: Nodes that compute the same as their partners.
+        sure: Nodes with evidence of their own: computation, weights or names.
+        ends: Nodes of other roles that make a value of one name, as the last of a fusion does.
+        hashes: Value -> digest of the computation behind it.
+        names_trusted: Names that both models know mean the same.
+    """
+
+    def __init__(self, graphs: Graphs) -> None:
+        self.graphs = graphs
+        self.partner: dict[int, int] = {}
+        self.exact: set[int] = set()
+        self.sure: set[int] = set()
+        self.ends: list[tuple[int, int]] = []
+        self._relations: dict[tuple[int, int], str] = {}
+        self.hashes, nodes = computation_digests(graphs)
+        for left, right in self._classes((digest, node) for node, digest in enumerate(nodes)):
+            for a, b in match_in_order(left, right, lambda node: graphs.nodes[node].name):
+                self._pair(a, b, exact=True)
+        self._by_weights()
+        self.names_trusted = self._by_names()
+        # Pair what lies around pairs, the best evidence first, over a few nodes without one.
+        graphs, partner = self.graphs, self.partner
+        heap: list[tuple[float, int, int]] = []
+
+        def reach(start: int, near: Callable[[int], list[int]]) -> dict[int, int]:
+            """Return nodes without a partner -> nodes passed on the way; copies are free."""
+            passed: dict[int, int] = {}
+            pending = [(0, node) for node in near(start)]
+            heapq.heapify(pending)
+            while pending and len(passed) < _CANDIDATES:
+                gap, node = heapq.heappop(pending)
+                if node not in passed and node not in partner:
+                    passed[node] = gap
+                    gap += graphs.role[node] not in PASSED_ON
+                    for further in near(node) if gap <= _REACH else ():
+                        heapq.heappush(pending, (gap, further))
+            return passed
+
+        def offer(a: int, b: int) -> None:
+            for near in (graphs.after, graphs.before):
+                left, right = reach(a, near), reach(b, near)
+                for c, d in ((c, d) for c in left for d in right):
+                    if graphs.role[c] == graphs.role[d]:
+                        score = self._likelihood(c, d) - 0.15 * (left[c] + right[d])
+                        heapq.heappush(heap, (-score, c, d))
+
+        for a, b in self.pairs():
+            offer(a, b)
+        while heap:
+            score, a, b = heapq.heappop(heap)
+            if -score >= _ENOUGH and a not in partner and b not in partner:
+                self._pair(a, b, sure=False)
+                offer(a, b)
+
+    def relation(self, u: int, v: int) -> str:
+        """Return how constant `v` of the second comes from `u`; see `weights.relation`."""
+        a, b = self.graphs.constants.get(u), self.graphs.constants.get(v)
+        if (u, v) not in self._relations:
+            same = relation(a, b) if a is not None and b is not None else ""
+            self._relations[u, v] = same
+        return self._relations[u, v]
+
+    def slots(self, a: int, b: int) -> list[tuple[int, int]]:
+        """Return what two nodes read side by side; operands of a sum may have changed places."""
+        left, right = self.graphs.reads[a], self.graphs.reads[b]
+        if len(left) == len(right) == 2 and self.graphs.op[a] in COMMUTATIVE:
+            fixed = [[self.graphs.fixed[v] for v in side] for side in (left, right)]
+            if fixed[0] == fixed[1][::-1] != fixed[1]:
+                right = right[::-1]
+        return list(zip(left, right, strict=False))
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return the pairs, the first model's node first."""
+        return [(a, b) for a, b in self.partner.items() if not self.graphs.side(a)]
+
+    def fits(self, a: int, b: int) -> bool | None:
+        """Say whether two nodes' weights have as many elements; None where there are none."""
+        held = self.graphs.constants
+        if self.graphs.blocked(a) or self.graphs.blocked(b):
+            return None
+        sizes = [
+            held[u].size == held[v].size
+            for u, v in self.slots(a, b)
+            if u in held and v in held and held[u].size > _SMALL
+        ]
+        return all(sizes) if sizes else None
+
+    def changes(self, a: int, b: int) -> tuple[str, ...]:
+        """Return what differs between two partners."""
+        graphs = self.graphs
+        changes = []
+        same = graphs.op[a] == graphs.op[b]
+        if not same:
+            changes.append("operator")
+        elif graphs.settings[a] != graphs.settings[b]:
+            names = {key for key, _ in graphs.settings[a].items() ^ graphs.settings[b].items()}
+            changes.append(f"attributes: {', '.join(sorted(names))}")
+        if a in self.exact or self._lowered(a, b):
+            return tuple(changes)
+        for u, v in self.slots(a, b):
+            held = graphs.constants.get(u) or graphs.constants.get(v)
+            heavy = held is not None and held.floating and held.size > 1
+            if u in graphs.constants and v in graphs.constants:
+                how = self.relation(u, v)
+                if how != "equal":
+                    light = not heavy and how != "rounded"
+                    changes.append("constants" if light else f"weights: {how or 'changed'}")
+            elif u >= 0 and v >= 0 and graphs.fixed[u] != graphs.fixed[v]:
+                changes.append("weights: changed" if heavy else "constants")
+        counts = [sum(v >= 0 for v in graphs.reads[node]) for node in (a, b)]
+        if same and counts[0] != counts[1]:
+            changes.append("weights: changed")
+        return tuple(dict.fromkeys(changes))
+
+    def retyped(self, a: int, b: int, changes: Sequence[str]) -> bool:
+        """Say whether the precision of two partners differs, and nothing else."""
+        types = [self.graphs.dtype[v] for n in (a, b) for v in self.graphs.made(n)[:1]]
+        other = len(types) == 2 and None not in types and types[0] != types[1]
+        integers = self._lowered(a, b)
+        precise = ("weights: rounded", "weights: quantized")
+        lowered = integers or any(change.startswith(precise) for change in changes)
+        explained = {"operator"} if integers else set[str]()
+        explained |= {"weights: changed"} if lowered else set()
+        odd = [c for c in changes if not c.startswith(precise) and c not in explained]
+        return (other or lowered) and not odd
+
+    def _lowered(self, a: int, b: int) -> bool:
+        """Say whether one of two nodes takes integers for numbers."""
+        return is_integer_operator(self.graphs.op[a]) != is_integer_operator(self.graphs.op[b])
+
+    def _pair(self, a: int, b: int, *, sure: bool = True, exact: bool = False) -> None:
+        self.partner[a], self.partner[b] = b, a
+        self.sure |= {a, b} if sure else set()
+        self.exact |= {a, b} if exact else set()
+
+    def _classes(self, keyed: Iterable[tuple[Hashable, int]]) -> list[tuple[list[int], list[int]]]:
+        """Return the nodes of one key in either model, where both have some."""
+        sides: dict[Hashable, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for key, node in keyed:
+            sides[key][self.graphs.side(node)].append(node)
+        return [pair for pair in sides.values() if pair[0] and pair[1]]
+
+    def _by_weights(self) -> None:
+        """Pair nodes by weights that only one node on either side reads.
+
+        First those of equal content, then scaled, then the same numbers in another order, as
+        kernels for blocks of channels have them.
+        """
+        graphs, held = self.graphs, self.graphs.constants
+        readers = []
+        for value, constant in held.items():
+            users = {user for user in graphs.users[value] if not graphs.constant(user)}
+            weight = constant.floating or constant.tensor.dtype in _INTEGERS
+            if constant.size >= _TELLING and weight and len(users) == 1:
+                readers.append((value, users.pop()))
+        same = self._classes(((held[v].digest, held[v].scale is None), n) for v, n in readers)
+        self._pair_weights([(a[0], b[0]) for a, b in same if len({*a}) == len({*b}) == 1])
+        self._pair_weights(self._scaled([r for r in readers if r[1] not in self.partner]))
+        self._pair_weights(self._reordered([r for r in readers if r[1] not in self.partner]))
+
+    def _pair_weights(self, pairs: Iterable[tuple[int, int]]) -> None:
+        for a, b in pairs:
+            same = self.graphs.role[a] == self.graphs.role[b]
+            if same and not {a, b} & self.partner.keys():
+                self._pair(a, b)
+
+    def _scaled(self, readers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return nodes whose weights are alike but for factors along an axis, as no others."""
+        held = self.graphs.constants
+        matrices = [
+            (v, n) for v, n in readers if len(held[v].shape) > 1 and held[v].size >= _SMALL
+        ]
+        value = {node: v for v, node in matrices}
+        pairs = []
+        for left, right in self._classes((held[v].shape, node) for node, v in value.items()):
+            grids = [[held[value[node]].grid for node in side] for side in (left, right)]
+            pairs += [(left[a], right[b]) for a, b in match_scaled(*grids)]
+        return pairs
+
+    def _reordered(self, readers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return nodes whose weights hold the same numbers in another order, as no others do."""
+        held, side = self.graphs.constants, self.graphs.side
+        sizes = [{held[v].size for v, n in readers if side(n) == which} for which in (0, 1)]
+        keyed = (
+            ((held[v].size, *held[v].moments[:2]), n)
+            for v, n in readers
+            if held[v].size in sizes[0] & sizes[1] and held[v].scale is None
+        )
+        return [(a[0], b[0]) for a, b in self._classes(keyed) if len(a) == len(b) == 1]
+
+    def _by_names(self) -> bool:
+        """Pair nodes by their names and their values', unless other evidence is against names."""
+        graphs, partner, role = self.graphs, self.partner, self.graphs.role
+        nodes = {str(graphs.nodes[node].name): node for node in graphs.of(1)}
+        makers = {label: node for node in graphs.of(1) for label in self._labels(node)}
+        named = []
+        for a in graphs.of(0):
+            by_value = [makers.get(label, -1) for label in self._labels(a)]
+            by_node = nodes.get(str(graphs.nodes[a].name), -1)
+            named += [(a, b) for b in dict.fromkeys((*by_value, by_node)) if b >= 0]
+        agree = [
+            partner.get(a) == b or role[a] != role[b]
+            for a, b in named
+            if a in partner or b in partner
+        ]
+        fit = [self.fits(a, b) for a, b in named if role[a] == role[b]]
+        least = min(len(graphs.of(0)), len(graphs.of(1)))
+        if (
+            len(named) < 0.2 * least
+            or sum(agree) < 0.9 * len(agree)
+            or fit.count(True) < fit.count(False)
+            or (2 * len(fit) < len(named) and not any(map(graphs.blocked, graphs.of(1))))
+        ):
+            return False
+        named = [(a, b) for a, b in named if a not in partner]
+        for a, b in named:
+            if role[a] == role[b] and not {a, b} & partner.keys():
+                self._pair(a, b)
+        for a, b in named:
+            if {*self._labels(a)} & {*self._labels(b)} and role[a] != role[b]:
+                self._pair_heads(a, b)
+                if not {role[a], role[b]} & _FORWARDING:
+                    self.ends.append((a, b))
+        return True
+
+    def _pair_heads(self, a: int, b: int) -> None:
+        """Pair the head of a chain with what makes the value of its end: the rest is fused."""
+        for node, end in ((a, b), (b, a)):
+            for _ in range(_REACH):
+                if node < 0 or node in self.partner or end in self.partner:
+                    break
+                if self.graphs.role[node] == self.graphs.role[end]:
+                    self._pair(*sorted((node, end)))
+                    return
+                node = max(self.graphs.before(node), default=-1)
+
+    def _labels(self, node: int) -> list[str]:
+        labels = self.graphs.labels
+        return [labels[value] for value in self.graphs.made(node) if labels[value]]
+
+    def _likelihood(self, a: int, b: int) -> float:
+        """Weigh the evidence that two nodes play one role: settings, constants, neighbours."""
+        graphs = self.graphs
+        settings = graphs.settings[a].items(), graphs.settings[b].items()
+        apart = len(settings[0] ^ settings[1]) / max(1, len(settings[0] | settings[1]))
+        score = 1.5 - 0.5 * apart + 0.2 * (graphs.op[a] == graphs.op[b])
+        for u, v in self.slots(a, b):
+            left, right = graphs.constants.get(u), graphs.constants.get(v)
+            if left is None or right is None:
+                continue
+            if left.size <= _SMALL or right.size <= _SMALL:
+                score += 0.5 if self.relation(u, v) in ("equal", "rounded") else -0.2
+            elif left.size != right.size:
+                score -= 0 if graphs.blocked(a) or graphs.blocked(b) else 1.5
+            else:
+                score += 2.5 if self.relation(u, v).rpartition(", ")[2] in _ALIKE else -0.5
+        for near, worth in ((graphs.before, 1.0), (graphs.after, 0.5)):
+            expected = {self.partner[n] for n in near(a) if n in self.partner}
+            paired = {n for n in near(b) if n in self.partner}
+            score += worth * min(2, len(expected & paired))
+            score -= worth * min(len(expected - paired), len(paired - expected), 2)
+        uneven = abs(len(graphs.data(a)) - len(graphs.data(b)))
+        return score - 2 * uneven * (graphs.role[a] in COMMUTATIVE)
+
+
+class NodeGroups:
+    """Every node of both models in one group; sets that are joined (union-find).
+
+    What depends on constants alone, or counts with shapes, is a group of its own.
+
+    Args:
+        related: Take the place of a node as evidence too.
+    """
+
+    def __init__(self, pairs: NodePairs, related: bool) -> None:
+        self._pairs, self._graphs = pairs, pairs.graphs
+        count = len(self._graphs.nodes)
+        self._root = list(range(count))
+        self._members = {node: [node] for node in range(count)}
+        self._settled: set[int] = set()
+        self._repeated: set[int] = set()
+        self._layers = self._graphs.layers()
+        for a, b in pairs.pairs():
+            if related or a in pairs.sure:
+                self._settle(a, b)
+        if related:
+            for a, b in pairs.ends:
+                if not {a, b} <= self._settled:
+                    self._settle(a, b)
+            self._join_repeated()
+        self._apart = self._set_apart()
+        if related:
+            for node in list(pairs.partner):
+                self._follow_channels(node)
+        parts = self._join_parts()
+        if related:
+            # Join parts of both sides that lie between the same groups; return the others.
+            borders = {part[0]: self._borders(part) for part in parts}
+            second = [part for part in parts if self._graphs.side(part[0])]
+            unmatched = []
+            for part in parts:
+                if self._graphs.side(part[0]):
+                    continue
+                before, behind = borders[part[0]]
+                for other in second:
+                    near, far = borders[other[0]]
+                    if before & near and behind & far:
+                        self._settle(*part, *other)
+                        second.remove(other)
+                        break
+                else:
+                    unmatched.append(part)
+            self._absorb(unmatched + second)
+
+    def _find(self, node: int) -> int:
+        while self._root[node] != node:
+            self._root[node] = self._root[self._root[node]]
+            node = self._root[node]
+        return node
+
+    def _join(self, a: int, b: int) -> None:
+        first, second = sorted((self._find(a), self._find(b)))
+        if first != second:
+            self._root[second] = first
+            self._members[first] += self._members.pop(second)
+
+    def _settle(self, *nodes: int) -> None:
+        for node in nodes:
+            self._join(node, nodes[0])
+        self._settled |= set(nodes)
+
+    def _near(self, node: int, way: Callable[[int], list[int]]) -> list[int]:
+        """Return the nodes beside one, seen through copies that the other side does not have."""
+        role = self._graphs.role
+        beside = way(node)
+        copies = [n for n in beside if n not in self._settled and role[n] in PASSED_ON]
+        further = [n for copy in copies for n in self._near(copy, way)]
+        return [n for n in beside if n not in copies] + further
+
+    def _before(self, node: int) -> list[int]:
+        return self._near(node, self._graphs.before)
+
+    def _after(self, node: int) -> list[int]:
+        return self._near(node, self._graphs.after)
+
+    def _join_repeated(self) -> None:
+        """What computes the same as a pair was merged with it, or made by taking it apart."""
+        graphs, hashes = self._graphs, self._pairs.hashes
+        partner: dict[tuple[int, str], int] = {}
+        nodes = [*self._pairs.partner, *(n for n in range(len(graphs.nodes)))]
+        for node in nodes:
+            idle = graphs.constant(node) or graphs.role[node] in PASSED_ON
+            values = [] if idle else graphs.made(node)
+            if node in self._pairs.partner:
+                for value in values:
+                    partner.setdefault((graphs.side(node), hashes[value]), node)
+            elif values and node not in self._settled:
+                twin = partner.get((graphs.side(node), hashes[values[0]]))
+                if twin is not None:
+                    self._settle(node, twin)
+                    self._repeated |= set(self._members[self._find(twin)])
+
+    def _set_apart(self) -> dict[int, str]:
+        """Name what stays out of fusions: constants, arithmetic of shapes, the dead."""
+        graphs, live = self._graphs, self._graphs.live()
+        reasons = {}
+        for node in range(len(graphs.nodes)):
+            if node in self._settled:
+                continue
+            if node not in live:
+                reasons[node] = "nothing depends on it"
+            elif graphs.constant(node):
+                reasons[node] = "a constant"
+            elif graphs.shapely[node]:
+                reasons[node] = "arithmetic of shapes"
+        return reasons
+
+    def _follow_channels(self, layer: int) -> None:
+        """Give a layer that changed what scales and shifts its channels behind it."""
+        graphs = self._graphs
+        if graphs.role[layer] not in _LAYERS or not self._may_absorb(layer):
+            return
+        node = layer
+        while len(behind := set(self._after(node))) == 1:
+            (node,) = behind
+            fixed = [graphs.constants.get(v) for v in graphs.reads[node] if graphs.fixed[v]]
+            linear = graphs.role[node] in _LINEAR and len(fixed) == 1
+            many = linear and fixed[0] is not None and fixed[0].size > 1
+            if node in self._settled or not (many or graphs.role[node] == "BatchNormalization"):
+                return
+            self._settle(layer, node)
+
+    def _join_parts(self) -> list[list[int]]:
+        """Join connected nodes without a partner, kind by kind, and return those to place."""
+        role = self._graphs.role
+        free = [n for n in range(len(role)) if n not in self._settled and role[n] not in PASSED_ON]
+
+        def kind(node: int) -> tuple[str, bool]:
+            return self._apart.get(node, ""), role[node] in QUANTIZE
+
+        for node in reversed(free):
+            near = [
+                n for n in self._after(node) if n not in self._settled and kind(n) == kind(node)
+            ]
+            # What several groups read belongs to none of them, but for constants and the like.
+            if node in self._apart or len({self._find(n) for n in near}) == 1:
+                for reader in near:
+                    self._join(node, reader)
+        parts: dict[int, list[int]] = defaultdict(list)
+        for node in free:
+            if node not in self._apart:
+                parts[self._find(node)].append(node)
+        return list(parts.values())
+
+    def _borders(self, part: Sequence[int]) -> tuple[set[str], set[str]]:
+        """Return the groups before and behind a part; the model's inputs and outputs count too."""
+        graphs, side = self._graphs, self._graphs.side(part[0])
+        inputs, results = graphs.inputs[side], graphs.results[side]
+        before = {str(self._find(n)) for node in part for n in self._before(node) if n not in part}
+        behind = {str(self._find(n)) for node in part for n in self._after(node) if n not in part}
+        for node in part:
+            before |= {f"in {inputs.index(v)}" for v in graphs.data(node) if v in inputs}
+            behind |= {f"out {results.index(v)}" for v in graphs.made(node) if v in results}
+        return before, behind
+
+    def _absorb(self, parts: Sequence[Sequence[int]]) -> None:
+        """Give what is on one side only to what changed beside it: node by node, as data flows."""
+        inner = []
+        for part in parts:
+            roles = {self._graphs.role[node] for node in part}
+            if roles <= {"Cast", *QUANTIZE} or roles & _LAYOUT:
+                if (taker := self._taker(part)) is not None:
+                    self._settle(*part, taker)
+                continue
+            inner.append(part)
+            for node in part:
+                self._root[node], self._members[node] = node, [node]
+        for part in inner:
+            for node in part:
+                self._give(node, self._deepest(node)[:1], behind=False)
+            for node in reversed(part):
+                self._give(node, sorted(self._after(node)), behind=True)
+            for node in part:
+                self._give(node, self._deepest(node), behind=False)
+            unplaced = {node for node in part if node not in self._settled}
+            for node in unplaced:
+                for reader in unplaced.intersection(self._after(node)):
+                    self._join(node, reader)
+
+    def _give(self, node: int, near: Sequence[int], *, behind: bool) -> None:
+        if node in self._settled or (not behind and self._graphs.role[node] in _AHEAD):
+            return
+        taker = next((n for n in near if n in self._settled and self._may_absorb(n)), None)
+        if taker is not None:
+            self._settle(node, taker)
+
+    def _deepest(self, node: int) -> list[int]:
+        """Return the nodes before one, that on the longest way first."""
+        return sorted(self._before(node), key=lambda n: (-self._layers[n], -n))
+
+    def _taker(self, part: Sequence[int]) -> int | None:
+        """Return a node of the group that conversions are a part of.
+
+        Pairs go with operators that take integers, others where one changed group is around them.
+        """
+        graphs = self._graphs
+        before = [n for node in part for n in self._before(node) if n not in part]
+        behind = [n for node in part for n in self._after(node) if n not in part]
+        if not {graphs.role[node] for node in part} <= QUANTIZE:
+            around = {self._find(n) for n in (*before, *behind)}
+            inside = len(around) == 1 and before and behind and self._may_absorb(before[0])
+            return before[0] if inside else None
+        for near in (*behind, *before):
+            members = self._members[self._find(near)]
+            others = [n for n in members if graphs.side(n) != graphs.side(part[0])]
+            if any(is_integer_operator(graphs.op[n]) for n in others):
+                return near
+        return None
+
+    def _sides(self, members: Iterable[int]) -> tuple[list[int], list[int]]:
+        ordered, first = sorted(members), self._graphs.first
+        return [n for n in ordered if n < first], [n for n in ordered if n >= first]
+
+    def _may_absorb(self, node: int) -> bool:
+        """Say whether a group differs so that it may hold what is missing on the other side."""
+        a, b = self._sides(self._members[self._find(node)])
+        if len(a) != 1 or len(b) != 1:
+            return bool(a and b)
+        changes = self._pairs.changes(a[0], b[0])
+        return any(c.startswith(_ABSORBING) or "reordered" in c for c in changes)
+
+    def groups(self) -> list[Group]:
+        """Return the groups in the order of the first model, then of the second."""
+        return [self._group(*self._sides(nodes)) for _, nodes in sorted(self._members.items())]
+
+    def _group(self, a: list[int], b: list[int]) -> Group:
+        pairs = self._pairs
+        left, right = spell_operators(self._graphs, a), spell_operators(self._graphs, b)
+        ids = tuple(a), tuple(n - self._graphs.first for n in b)
+        if not a or not b:
+            why = self._apart.get((a or b)[0], "")
+            return Group("removed" if a else "added", *ids, left or right, (why,) if why else ())
+        if len(a) == len(b) == 1:
+            changes = pairs.changes(a[0], b[0]) + self._rewired(a[0], b[0])
+            precise = pairs.retyped(a[0], b[0], changes)
+            kind: Kind = "retyped" if precise else "changed" if changes else "matched"
+            return Group(kind, *ids, left if left == right else f"{left} -> {right}", changes)
+        kind = "fused" if len(a) > len(b) else "split" if len(a) < len(b) else "replaced"
+        merged = {*a, *b} <= self._repeated
+        changes = ("equal nodes are one",) if merged else ()
+        return Group(kind, *ids, f"{left} -> {right}", changes)
+
+    def _rewired(self, a: int, b: int) -> tuple[str, ...]:
+        """Say whether partners read what does not stand for each other."""
+        if a in self._pairs.exact:
+            return ()
+        left, right = self._sources(a), self._sources(b)
+        return ("inputs",) if left - right and right - left else ()
+
+    def _sources(self, node: int) -> set[str]:
+        """Name the groups that make the data of a node; shapes given to it do not count."""
+        shapely = self._graphs.shapely
+        near = [n for n in self._before(node) if shapely[node] or not shapely[n]]
+        return {self._source(n) for n in near} | set(self._inputs(node))
+
+    def _inputs(self, node: int) -> Iterator[str]:
+        inputs = self._graphs.inputs[self._graphs.side(node)]
+        return (f"in {inputs.index(v)}" for v in self._graphs.data(node) if v in inputs)
+
+    def _source(self, node: int) -> str:
+        """Name the group behind nodes that the other side does not have."""
+        for _ in range(_CANDIDATES):
+            if all(self._sides(self._members[self._find(node)])):
+                break
+            if not (earlier := self._before(node)):
+                return next(self._inputs(node), str(self._find(node)))
+            node = earlier[0]
+        return str(self._find(node))

@@ -1,0 +1,266 @@
+"""Constants of two models compared: equal, or equal after a known transformation."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+_CHUNK = 1 << 22
+_SAMPLE = 4096
+_FLOATS = frozenset(
+    {ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE}
+)
+_ROUNDED = {
+    ir.DataType.FLOAT16: 2.0**-10,
+    ir.DataType.BFLOAT16: 2.0**-7,
+    ir.DataType.FLOAT: 2.0**-22,
+    ir.DataType.DOUBLE: 2.0**-50,
+}
+"""Floating-point type -> share of a value that its rounding may move it by."""
+
+
+@dataclass
+class Constant:
+    """A constant as its reader sees it: a stored tensor, and how it is brought to floats.
+
+    Attributes:
+        scale: Of a DequantizeLinear behind it.
+        zero: Its zero point.
+        axis: Its axis, where the scale is no scalar.
+        order: Of a Transpose behind it; the reader sees ``transpose(dequantized, order)``.
+    """
+
+    name: str
+    tensor: ir.TensorProtocol
+    scale: ir.TensorProtocol | None = None
+    zero: ir.TensorProtocol | None = None
+    axis: int = 1
+    order: tuple[int, ...] | None = None
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """As the file has it."""
+        return tuple(self.tensor.shape.numpy())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As the reader sees it."""
+        plain = self.stored_shape
+        return plain if self.order is None else tuple(plain[axis] for axis in self.order)
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return int(self.tensor.size)
+
+    @property
+    def floating(self) -> bool:
+        """The reader sees floating-point numbers."""
+        return self.scale is not None or self.tensor.dtype in _FLOATS
+
+    @cached_property
+    def digest(self) -> str:
+        """Of type, shape and content as stored."""
+        return digest(self.tensor)
+
+    @cached_property
+    def grid(self) -> NDArray[np.float32]:
+        """Some thousand elements as rows of the first axis; the same places for one shape."""
+        return _matrix(self.seen())
+
+    @cached_property
+    def moments(self) -> tuple[float, float, float, float]:
+        """Smallest and largest element, sum and sum of squares: what no order changes."""
+        lows, highs, sums, squares = [0.0], [0.0], [0.0], [0.0]
+        for part in self.parts():
+            wide = part.astype(np.float64)
+            lows.append(float(wide.min()))
+            highs.append(float(wide.max()))
+            sums.append(float(wide.sum()))
+            squares.append(float(np.square(wide).sum()))
+        return min(lows), max(highs), sum(sums), sum(squares)
+
+    def seen(self) -> NDArray[Any]:
+        """Return all elements as the reader sees them, as stored where nothing is dequantized."""
+        found = np.asarray(self.tensor.numpy())
+        if self.scale is not None:
+            scale = _spread(np.asarray(self.scale.numpy()), found.shape, self.axis)
+            found = found.astype(np.float32)
+            if self.zero is not None:
+                zero = np.asarray(self.zero.numpy()).astype(np.float32)
+                found = found - _spread(zero, found.shape, self.axis)
+            found = found * scale.astype(np.float32)
+        return found if self.order is None else found.transpose(self.order)
+
+    def parts(self) -> Iterator[NDArray[Any]]:
+        """Yield the elements in their order, 4 M at a time, as float32 (float64 for integers)."""
+        wide = np.float32 if self.floating else np.float64
+        flat = np.ravel(self.seen())
+        for start in range(0, len(flat), _CHUNK):
+            yield flat[start : start + _CHUNK].astype(wide)
+
+
+def digest(tensor: ir.TensorProtocol) -> str:
+    """Return a digest of dtype, shape and content; the content is streamed."""
+    total = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)} ".encode())
+    array = np.asarray(tensor.numpy())
+    if tensor.dtype == ir.DataType.STRING:
+        for text in array.reshape(-1):
+            total.update(str(text).encode() + b"\0")
+        return total.hexdigest()
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    for start in range(0, len(flat), _CHUNK):
+        total.update(flat[start : start + _CHUNK])
+    return total.hexdigest()
+
+
+def relation(one: Constant, two: Constant) -> str:
+    """Say how the second of two constants comes from the first.
+
+    Larger ones are compared by some thousand elements.
+
+    Returns:
+        ``equal`` or a relation of `ortune.graph.diff.result.Weight`; empty for none.
+    """
+    if one.size != two.size:
+        return ""
+    same = one.shape == two.shape
+    if one.tensor.dtype == two.tensor.dtype and one.digest == two.digest:
+        if (one.scale is None) != (two.scale is None):
+            return "changed"
+        if one.order != two.order:
+            return "transposed"
+        scales = {digest(scale) for scale in (one.scale, two.scale) if scale is not None}
+        return "changed" if len(scales) > 1 else "equal"
+    if not (one.floating and two.floating):
+        return "changed" if same else ""
+    found = _in_place(one, two) if same else ""
+    if not found and (not same or one.shape[:1] == one.shape[1:]):
+        found = _transposed(one, two)
+    if not found and (one.size >= 16 or not same) and reordered(one, two):
+        alike = not same and np.array_equal(np.ravel(one.seen()), np.ravel(two.seen()))
+        found = "reshaped" if alike else "reordered"
+    return found or ("changed" if same else "")
+
+
+def _in_place(one: Constant, two: Constant) -> str:
+    types = {held.tensor.dtype for held in (one, two)} & _FLOATS
+    quantized = one.scale is not None or two.scale is not None
+    loose = max((_ROUNDED[kind] for kind in types), default=0.0)
+    if not quantized and len(types) > 1 and _near(one.grid, two.grid, loose):
+        return "rounded"
+    alike = likeness(one.grid, two.grid)
+    if quantized:
+        return "quantized" if alike > 0.9 else ""
+    return "scaled" if alike > 0.9999 else ""
+
+
+def _transposed(one: Constant, two: Constant) -> str:
+    """Try each order of two axes that makes the shapes equal."""
+    if sorted(one.shape) != sorted(two.shape):
+        return ""
+    rank = len(one.shape)
+    for i, j in itertools.combinations(range(rank), 2):
+        order = list(range(rank))
+        order[i], order[j] = j, i
+        if tuple(one.shape[axis] for axis in order) != two.shape:
+            continue
+        turned = _matrix(one.seen().transpose(order))
+        if _near(turned, two.grid, 1e-6):
+            return "transposed"
+        if likeness(turned, two.grid) > 0.99:
+            quantized = one.scale is not None or two.scale is not None
+            return "transposed, quantized" if quantized else "transposed, scaled"
+    return ""
+
+
+def likeness(one: NDArray[np.float32], two: NDArray[np.float32]) -> float:
+    """Return how alike two matrices are but for factors along either axis: 0 to 1."""
+    if one.shape != two.shape:
+        return 0.0
+    return max(
+        float(np.abs((_unit(one, axis) * _unit(two, axis)).sum(axis)).mean())
+        if one.shape[axis] >= 4
+        else 0.0
+        for axis in range(one.ndim)
+    )
+
+
+def match_scaled(
+    left: list[NDArray[np.float32]], right: list[NDArray[np.float32]]
+) -> Iterator[tuple[int, int]]:
+    """Yield places in two lists of matrices that are alike but for factors, as no others are."""
+    flat = [np.stack([_unit(grid).ravel() for grid in side]) for side in (left, right)]
+    score = np.abs(flat[0] @ flat[1].T)
+    for a, b in enumerate(score.argmax(1)):
+        if score[:, b].argmax() == a and likeness(left[a], right[int(b)]) > 0.95:
+            yield a, int(b)
+
+
+def _unit(matrix: NDArray[np.float32], axis: int = 1) -> NDArray[np.float32]:
+    """Return a matrix with rows (or columns) of length 1; those of zeros stay."""
+    length = np.sqrt((matrix * matrix).sum(axis, keepdims=True))
+    length[length == 0] = 1
+    return np.asarray(matrix / length)
+
+
+def _near(one: NDArray[np.float32], two: NDArray[np.float32], share: float) -> bool:
+    if one.shape != two.shape:
+        return False
+    return np.allclose(two, one, rtol=share, atol=share * 1e-3 * float(np.abs(one).max(initial=0)))
+
+
+def reordered(one: Constant, two: Constant) -> bool:
+    """Say whether both hold the same numbers: by what depends on no order."""
+    return bool(
+        one.moments[:2] == two.moments[:2]
+        and np.isclose(one.moments[3], two.moments[3], rtol=1e-9, atol=0)
+        and abs(one.moments[2] - two.moments[2]) <= 1e-9 * one.moments[3] + 1e-9
+    )
+
+
+def largest_change(one: Constant, two: Constant) -> tuple[float, float] | None:
+    """Return the largest difference of elements, alone and as a share of the first's magnitude."""
+    if one.shape != two.shape or one.tensor.dtype == ir.DataType.STRING:
+        return None
+    moved = top = 0.0
+    with np.errstate(invalid="ignore"):
+        for first, second in zip(one.parts(), two.parts(), strict=True):
+            moved = max(moved, float(np.abs(first - second).max(initial=0)))
+            top = max(top, float(np.abs(first).max(initial=0)))
+    return moved, moved / top if top else 0.0
+
+
+def _spread(values: NDArray[Any], shape: tuple[int, ...], axis: int) -> NDArray[Any]:
+    """Give scales the rank of what they scale; blocks are repeated."""
+    if values.size == 1 or (
+        values.ndim == len(shape)
+        and all(one in (1, dim) for one, dim in zip(values.shape, shape, strict=True))
+    ):
+        return values
+    if values.ndim > 1:
+        times = -(-shape[axis] // values.shape[axis])
+        return np.asarray(values.repeat(times, axis).take(range(shape[axis]), axis))
+    return values.reshape([-1 if k == axis % len(shape) else 1 for k in range(len(shape))])
+
+
+def _matrix(array: NDArray[Any]) -> NDArray[np.float32]:
+    """Take every nth element along each axis; the first axes keep most."""
+    for axis in reversed(range(array.ndim)):
+        if array.size <= _SAMPLE:
+            break
+        keep = max(1, _SAMPLE * array.shape[axis] // array.size, 32 if axis < 2 else 4)
+        step = -(-array.shape[axis] // keep)
+        array = array[(slice(None),) * axis + (slice(None, None, step),)]
+    rows = array.shape[0] if array.ndim > 1 else 1
+    with np.errstate(all="ignore"):
+        flat = np.ascontiguousarray(array).reshape(rows, -1).astype(np.float32)
+        return np.asarray(np.nan_to_num(flat))

@@ -1,0 +1,308 @@
+"""What a parsed file must hold before it is made a graph: names, nodes, functions, tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+
+import onnx
+import onnx_ir as ir
+from onnx import AttributeProto
+from onnx.defs import OpSchema
+
+from ortune.core.wording import count
+from ortune.graph.io import external
+from ortune.graph.io.protobuf import MOST, parts
+
+MOST_DENSE = 1 << 28
+"""Bytes that a sparse tensor may take once it is dense; its file says only the shape."""
+
+_MOST_DIMS = 64
+"""As many dimensions as NumPy arrays have at most."""
+
+
+class Invalid(Exception):
+    """The model breaks a rule of ONNX; the text says which, and where."""
+
+    def __init__(self, text: str, fix: str = "export it again") -> None:
+        super().__init__(text)
+        self.fix = fix
+
+
+def demand_tensor(tensor: onnx.TensorProto) -> None:
+    """Refuse a tensor of another length than type and shape say.
+
+    What lies in files is checked for its place alone, and for its length once they are mapped.
+
+    Raises:
+        Invalid: Something does not hold.
+    """
+    label = f"tensor '{tensor.name}'"
+    dims = list(tensor.dims)
+    try:
+        dtype = ir.DataType(tensor.data_type)
+    except ValueError:
+        dtype = ir.DataType.UNDEFINED
+    if dtype == ir.DataType.UNDEFINED:
+        raise Invalid(f"{label} is of data type {tensor.data_type}, which there is not")
+    if len(dims) > _MOST_DIMS:
+        raise Invalid(f"{label} has {count(len(dims), 'dimension')}")
+    if any(dim < 0 for dim in dims) or math.prod(d or 1 for d in dims) >= 1 << 59:
+        raise Invalid(f"{label} has the shape {dims}")
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        for entry in tensor.external_data:
+            if entry.key in ("offset", "length") and not (
+                entry.value.isascii() and entry.value.isdigit() and len(entry.value) < 20
+            ):
+                raise Invalid(f"{label} has the {entry.key} '{entry.value[:40]}' in its file")
+        return
+    held, wanted, unit = _count_held(tensor, dtype, math.prod(dims))
+    if held != wanted:
+        raise Invalid(
+            f"{label} holds {held} {unit} where its shape {dims} of {dtype.name} makes {wanted}"
+        )
+
+
+def _count_held(tensor: onnx.TensorProto, dtype: ir.DataType, size: int) -> tuple[int, int, str]:
+    """Return how much a tensor holds, how much it should, and of what."""
+    if tensor.HasField("raw_data") and dtype != ir.DataType.STRING:
+        return len(tensor.raw_data), math.ceil(size * dtype.bitwidth / 8), "bytes"
+    field = _DATA_FIELDS.get(dtype, "int32_data")
+    packed = 1 if dtype == ir.DataType.STRING else max(1, 8 // dtype.bitwidth)
+    wanted = -(-size // packed) * (2 if dtype in _COMPLEX else 1)
+    return len(getattr(tensor, field)), wanted, "values" if packed == 1 else "bytes"
+
+
+_COMPLEX = (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
+_DATA_FIELDS = {
+    ir.DataType.FLOAT: "float_data",
+    ir.DataType.COMPLEX64: "float_data",
+    ir.DataType.DOUBLE: "double_data",
+    ir.DataType.COMPLEX128: "double_data",
+    ir.DataType.INT64: "int64_data",
+    ir.DataType.UINT32: "uint64_data",
+    ir.DataType.UINT64: "uint64_data",
+    ir.DataType.STRING: "string_data",
+}
+"""Where a tensor keeps its values when not as raw bytes; all others in int32_data."""
+
+
+def demand_sparse(tensor: onnx.SparseTensorProto) -> None:
+    """Refuse a sparse tensor that cannot be made dense.
+
+    Raises:
+        Invalid: It is too large for that, its parts are no tensors, or lie in other files.
+    """
+    dims: Sequence[int] = list(tensor.dims)
+    for part in (tensor.values, tensor.indices):
+        if part.data_location == onnx.TensorProto.EXTERNAL:
+            raise Invalid(f"sparse tensor '{tensor.values.name}' lies in a file")
+        demand_tensor(part)
+    dtype = ir.DataType(tensor.values.data_type)
+    if dtype == ir.DataType.STRING or tensor.indices.data_type != onnx.TensorProto.INT64:
+        raise Invalid(f"sparse tensor '{tensor.values.name}' has strings, or no int64 indices")
+    if any(dim < 0 for dim in dims) or math.prod(dims) * dtype.bitwidth > 8 * MOST_DENSE:
+        raise Invalid(f"sparse tensor '{tensor.values.name}' has the shape {dims}")
+
+
+_SAYS_OPSET = 3
+"""IR version from which a model says the opset of its operators."""
+
+_OURS = ("ai.onnx", "com.microsoft", "com.ms.", "org.pytorch.aten")
+"""Domains of operators that onnxruntime brings, imported or not."""
+
+_DEEPEST_CALLS = 100
+
+
+def demand(proto: onnx.ModelProto, *, newer_opset: bool) -> None:
+    """Refuse what no runtime takes and what nothing here is written for.
+
+    Checked: the opset; that functions end; for operators that ONNX knows how many inputs and
+    outputs they have and of which types their attributes are; that tensors are as long as type
+    and shape say, and where they lie in other files.
+
+    Args:
+        newer_opset: Let an opset pass that is not known here.
+
+    Raises:
+        Invalid: Something does not hold.
+    """
+    # Protobuf hands a string that is not UTF-8 out as bytes, and would not write it again.
+    for message in parts(proto):
+        for field, value in message.ListFields():
+            if field.type == field.TYPE_STRING:
+                for text in [value] if isinstance(value, (str, bytes)) else value:
+                    if not isinstance(text, str):
+                        raise Invalid(f"the name {text!r} is not UTF-8")
+    versions = {_plain(one.domain): one.version for one in proto.opset_import}
+    if not versions and proto.ir_version >= _SAYS_OPSET:
+        raise Invalid("it does not say which opset its operators are of")
+    _opset(versions.get("", 1), newer_opset)
+    _functions(proto)
+    made = {_plain(one.domain) for one in proto.functions}
+    for nodes, known in _bodies(proto, versions):
+        for node in nodes:
+            _node(node, known)
+            _domain(node, known, made)
+    for tensor in external.tensors(proto):
+        demand_tensor(tensor)
+
+
+def _plain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _domain(node: onnx.NodeProto, imported: Mapping[str, int], made: Collection[str]) -> None:
+    """A runtime knows the opsets of its own operators; of others the model has to say them."""
+    domain = _plain(node.domain)
+    if domain and domain not in imported and domain not in made and not domain.startswith(_OURS):
+        raise Invalid(
+            f"node '{node.name}' ({node.op_type}) is of the domain '{domain}', "
+            "which the model does not import"
+        )
+
+
+def _opset(version: int, newer: bool) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    if version < 1 or (version > newest and not newer):
+        known = f"opset {version} is not known here, where {newest} is the newest"
+        raise Invalid(known, fix=f"export it with opset {newest} or older")
+
+
+def _functions(proto: onnx.ModelProto) -> None:
+    """Nothing may call itself, and what calls others twice, thirty deep, is a thousand million."""
+    made = {_key(one): one.node for one in proto.functions}
+    if not made:
+        return
+    calls = {
+        key: [_key(node) for node in _every(nodes) if _key(node) in made]
+        for key, nodes in made.items()
+    }
+    try:
+        order = list(TopologicalSorter(calls).static_order())
+    except CycleError as error:
+        names = " -> ".join(key[1] for key in error.args[1])
+        raise Invalid(f"its functions call each other without an end: {names}") from None
+    sizes: dict[tuple[str, str, str], int] = {}
+    depths: dict[tuple[str, str, str], int] = {}
+    for key in order:
+        depths[key] = 1 + max((depths[one] for one in calls[key]), default=0)
+        sizes[key] = _size(made[key], sizes)
+    total = _size(proto.graph.node, sizes)
+    if max(depths.values()) > _DEEPEST_CALLS:
+        raise Invalid(f"its functions call each other {max(depths.values())} deep")
+    if total > MOST:
+        raise Invalid(
+            f"with its functions written out it has {count(total, 'node')}, over {MOST:,}"
+        )
+
+
+def _size(nodes: Iterable[onnx.NodeProto], sizes: Mapping[tuple[str, str, str], int]) -> int:
+    return sum(sizes.get(_key(node), 1) for node in _every(nodes))
+
+
+def _key(one: onnx.NodeProto | onnx.FunctionProto) -> tuple[str, str, str]:
+    name = one.op_type if isinstance(one, onnx.NodeProto) else one.name
+    return one.domain, name, one.overload
+
+
+def _every(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes, and those of the bodies inside them."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in _graphs(attribute):
+                yield from _every(graph.node)
+
+
+def _graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def _bodies(
+    proto: onnx.ModelProto, versions: Mapping[str, int]
+) -> Iterator[tuple[Iterator[onnx.NodeProto], Mapping[str, int]]]:
+    """Yield nodes, and domain -> opset of the operators that they are."""
+    yield _every(proto.graph.node), versions
+    for one in proto.functions:
+        own = {_plain(entry.domain): entry.version for entry in one.opset_import}
+        yield _every(one.node), {**versions, **own}
+
+
+@cache
+def _schema(name: str, domain: str, version: int) -> OpSchema | None:
+    try:
+        return onnx.defs.get_schema(name, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _node(node: onnx.NodeProto, versions: Mapping[str, int]) -> None:
+    label = f"node '{node.name}' ({node.op_type})"
+    domain = _plain(node.domain)
+    version = versions.get(domain, 1 if not domain else 0)
+    schema = _schema(node.op_type, domain, version)
+    if schema is None:
+        _held(label, node)
+        return
+    _count(label, "input", len(node.input), schema.min_input, schema.max_input)
+    _count(label, "output", len(node.output), schema.min_output, schema.max_output)
+    for name, one in zip(node.input, schema.inputs, strict=False):
+        if not name and one.option == OpSchema.FormalParameterOption.Single:
+            raise Invalid(f"{label} is not given its input '{one.name}'")
+    found = {one.name: one for one in node.attribute}
+    for name, attribute in found.items():
+        if name not in schema.attributes:
+            continue
+        wanted = _KINDS[schema.attributes[name].type]
+        if attribute.type != wanted:
+            kinds = [
+                AttributeProto.AttributeType.Name(k).lower() for k in (attribute.type, wanted)
+            ]
+            raise Invalid(f"{label}: attribute '{name}' is {kinds[0]}, not {kinds[1]}")
+        if name in _TYPES and wanted == AttributeProto.INT and not _is_type(name, attribute.i):
+            raise Invalid(f"{label}: {name}={attribute.i} is no data type")
+    for name, formal in schema.attributes.items():
+        if formal.required and name not in found:
+            raise Invalid(f"{label} has no attribute '{name}'")
+    _held(label, node)
+
+
+def _held(label: str, node: onnx.NodeProto) -> None:
+    for one in node.attribute:
+        field = _FIELDS.get(one.type, "")
+        if one.ref_attr_name:  # the caller of a function gives it
+            continue
+        if one.type == AttributeProto.UNDEFINED or (field and not one.HasField(field)):
+            raise Invalid(f"{label}: attribute '{one.name}' holds nothing of the type it says")
+
+
+_KINDS = {
+    getattr(OpSchema.AttrType, name): number
+    for name, number in AttributeProto.AttributeType.items()
+    if number != AttributeProto.UNDEFINED
+}
+_FIELDS = {
+    AttributeProto.TENSOR: "t",
+    AttributeProto.GRAPH: "g",
+    AttributeProto.SPARSE_TENSOR: "sparse_tensor",
+    AttributeProto.TYPE_PROTO: "tp",
+}
+"""Type of an attribute -> the field that it is in; a number or a text may be left out for 0."""
+_TYPES = ("to", "dtype", "output_dtype")
+_KNOWN_TYPES = frozenset(dtype.value for dtype in ir.DataType)
+
+
+def _is_type(name: str, value: int) -> bool:
+    return value in _KNOWN_TYPES and (value != AttributeProto.UNDEFINED or name == "output_dtype")
+
+
+def _count(label: str, kind: str, found: int, least: int, most: int) -> None:
+    if not least <= found <= most:
+        wanted = str(least) if least == most else f"{least} to {most}"
+        wanted = f"{least} or more" if most > 1 << 30 else wanted
+        raise Invalid(f"{label} has {found} {kind}{'s' * (found != 1)}, where {wanted} belong")

@@ -1,0 +1,295 @@
+"""Small edits of an onnx_ir graph: constants, new nodes, unique names, all graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+from onnx_ir.passes import common
+
+from ortune.core.progress import time_limit
+from ortune.graph.ir.uses import is_read
+
+Graph: TypeAlias = ir.Graph | ir.Function
+Attributes: TypeAlias = Mapping[str, Any]
+
+_NOTES = "ortune.notes"
+_REFUSALS = "ortune.refusals"
+_NAMED = 3
+_DENSE = tuple(
+    f"value{kind}" for kind in ("", "_float", "_floats", "_int", "_ints", "_string", "_strings")
+)
+"""Attributes of a Constant; what else one has is no value."""
+
+
+def every_graph(model: ir.Model) -> Iterator[Graph]:
+    """Yield the main graph, then functions, each followed by the bodies inside it."""
+    yield model.graph
+    yield from model.graph.subgraphs()
+    for function in model.functions.values():
+        yield function
+        yield from function.subgraphs()
+
+
+def every_node(model: ir.Model) -> Iterator[ir.Node]:
+    """Yield every node of every graph; safe while nodes are added or removed."""
+    for graph in list(every_graph(model)):
+        yield from list(graph)
+
+
+def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """Yield the graphs among a node's attributes."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def const_array(value: ir.Value | None) -> NDArray[Any] | None:
+    """Return the array behind a value, or None when it is not constant.
+
+    Initializers (those listed as inputs too), Constant nodes and Identity of either count, in
+    whichever graph they live. The array may be a view of a mapped file: copy before writing.
+
+    Raises:
+        OutOfTime: The time of what is being built is up.
+    """
+    time_limit.check()
+    tensor = const_tensor(value)
+    return None if tensor is None else np.asarray(tensor.numpy())
+
+
+def const_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """Like `const_array`, without reading the data: shape, dtype and size only."""
+    while value is not None and (node := value.producer()) is not None:
+        if node.domain or node.op_type not in ("Identity", "Constant"):
+            return None
+        if node.op_type == "Constant":
+            attribute = next(iter(node.attributes.values()), None)
+            if attribute is None or attribute.is_ref() or attribute.name not in _DENSE:
+                return None
+            return ir.convenience.get_const_tensor(value)
+        value = node.inputs[0]
+    return value.const_value if value is not None and value.is_initializer() else None
+
+
+def constant(graph: Graph, name: str, array: NDArray[Any]) -> ir.Value:
+    """Add a constant: an initializer, or a Constant node in front of a function's body.
+
+    Args:
+        graph: The main graph serves every subgraph too.
+        name: Wanted name; a number is appended when a value of `graph` has it.
+        array: Stored as it is, not copied.
+    """
+    return Editor(graph).constant(name, array)
+
+
+def insert_before(at: ir.Node, *nodes: ir.Node) -> None:
+    """Place new nodes directly before `at`, in its graph and in the order given."""
+    _graph(at).insert_before(at, nodes)
+
+
+def insert_after(at: ir.Node, *nodes: ir.Node) -> None:
+    """Place new nodes directly after `at`, in its graph and in the order given."""
+    _graph(at).insert_after(at, nodes)
+
+
+def insert_first(graph: Graph, *nodes: ir.Node) -> None:
+    """Place new nodes at the front of a graph: what reads only inputs and constants."""
+    head = next(iter(graph), None)
+    if head is None:
+        graph.extend(nodes)
+    else:
+        graph.insert_before(head, nodes)
+
+
+class Editor:
+    """Adds constants and nodes under names that are free in the graph and all its bodies.
+
+    The names in use are read once: build a fresh editor after others have changed the graph. An
+    editor of the main graph may add to any body of it.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._values: set[str] = set(_value_names(graph))
+        self._nodes: set[str] = {node.name for node in graph.all_nodes() if node.name}
+
+    def fresh(self, stem: str) -> str:
+        """Return `stem`, or `stem_2` and so on, and take it as a value name."""
+        return _take(stem, self._values)
+
+    def constant(self, name: str, array: NDArray[Any]) -> ir.Value:
+        """Add a constant to the editor's graph; bodies inside it see it too."""
+        free = self.fresh(name)
+        tensor = ir.tensor(array, name=free)
+        if isinstance(self.graph, ir.Function):
+            node = ir.node("Constant", [], {"value": tensor}, name=_take(free, self._nodes))
+            held = node.outputs[0]
+            held.name, held.shape, held.dtype = free, ir.Shape(array.shape), tensor.dtype
+            insert_first(self.graph, node)
+            return held
+        value = ir.val(free, const_value=tensor)
+        self.graph.register_initializer(value)
+        return value
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Attributes | None = None,
+        *,
+        name: str | None = None,
+        domain: str = "",
+        outputs: int = 1,
+    ) -> ir.Node:
+        """Create a named node; `insert_before` and its like put it into a graph.
+
+        Args:
+            name: Wanted name of the node and of its outputs; by default made from `op` and the
+                first input.
+        """
+        first = next((value.name for value in inputs if value is not None), None)
+        stem = name or f"{first or 'no_input'}_{op}"
+        made = ir.node(
+            op,
+            inputs,
+            attributes,
+            domain=domain,
+            num_outputs=outputs,
+            name=_take(stem, self._nodes),
+        )
+        for index, value in enumerate(made.outputs):
+            value.name = self.fresh(stem if index == 0 else f"{stem}_{index}")
+        return made
+
+
+def discard(value: ir.Value | None) -> bool:
+    """Remove a constant that nothing uses any more and say whether it went.
+
+    Initializers leave the graph's inputs too; chains of Identity and Constant are followed.
+    """
+    if value is None or is_read(value):
+        return False
+    node = value.producer()
+    if node is not None:
+        if node.domain or node.op_type not in ("Identity", "Constant"):
+            return False
+        sources = list(node.inputs)
+        _graph(node).remove(node, safe=True)
+        for source in sources:
+            discard(source)
+        return True
+    graph = value.graph
+    if graph is None or not value.is_initializer() or value.name is None:
+        return False
+    if value.is_graph_input():
+        graph.inputs.remove(value)
+    del graph.initializers[value.name]
+    return True
+
+
+def take_out(node: ir.Node) -> None:
+    """Remove a node that nothing reads, and the constants that only it read."""
+    parts = list(node.inputs)
+    _graph(node).remove(node, safe=True)
+    for part in parts:
+        discard(part)
+
+
+def called(function: ir.Function) -> set[str]:
+    """Return a local function's name, without its domain and with it (``domain::name``)."""
+    return {function.name, f"{function.domain}::{function.name}"}
+
+
+def inline(model: ir.Model, only: Collection[str] = ()) -> int:
+    """Replace calls of local functions by their bodies and return how many functions went.
+
+    Functions of another opset than the model's, or with graphs as attributes, are left.
+
+    Args:
+        only: Names of functions, with or without their domain (``domain::name``); none means all.
+    """
+
+    def wanted(function: ir.Function) -> bool:
+        if only and called(function).isdisjoint(only):
+            return False
+        imports = model.opset_imports
+        agree = all(imports.get(d, v) == v for d, v in function.opset_imports.items())
+        kinds = {attribute.type for attribute in function.attributes.values()}
+        return agree and not kinds & {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
+
+    before = len(model.functions)
+    if any(map(wanted, model.functions.values())):
+        common.InlinePass(wanted)(model)
+        # The inliner does not look into bodies: make their value names differ from all others.
+        taken: set[str] = set()
+        for body in (model.graph, *model.graph.subgraphs()):
+            made = [value for node in body for value in node.outputs]
+            for value in dict.fromkeys((*body.inputs, *body.initializers.values(), *made)):
+                if value.name in taken and value.name:
+                    value.name = _take(value.name, taken)
+                elif value.name:
+                    taken.add(value.name)
+    return before - len(model.functions)
+
+
+def note(model: ir.Model, text: str) -> None:
+    """Leave a remark on what a step left alone; kept in memory only, never in the file."""
+    model.meta.setdefault(_NOTES, []).append(text)
+
+
+def refuse(model: ir.Model, node: ir.Node, why: str) -> None:
+    """Say why a node that looks like a step's pattern is left alone.
+
+    Args:
+        node: The node that names the place.
+        why: The reason, the same words wherever it is the same: places are counted by it.
+    """
+    model.meta.setdefault(_REFUSALS, {}).setdefault(why, {})[node.name or node.op_type] = None
+
+
+def take_notes(model: ir.Model) -> str:
+    """Return the remarks and refusals since the last call, joined, and forget them."""
+    found = list(dict.fromkeys(model.meta.pop(_NOTES, [])))
+    for why, places in model.meta.pop(_REFUSALS, {}).items():
+        named = ", ".join(list(places)[:_NAMED]) + (", ..." if len(places) > _NAMED else "")
+        found.append(f"{len(places)} left alone, {why}: {named}")
+    return "; ".join(found)
+
+
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """Return an attribute's plain value, or `default`; references count as absent."""
+    found = node.attributes.get(name)
+    return default if found is None or found.is_ref() else found.value
+
+
+def _graph(node: ir.Node) -> ir.Graph:
+    if node.graph is None:
+        raise ValueError(f"node '{node.name}' is in no graph")
+    return node.graph
+
+
+def _take(stem: str, taken: set[str]) -> str:
+    name, number = stem, 1
+    while name in taken:
+        number += 1
+        name = f"{stem}_{number}"
+    taken.add(name)
+    return name
+
+
+def _value_names(graph: Graph) -> Iterable[str]:
+    bodies = [graph, *graph.subgraphs()]
+    for body in bodies:
+        yield from (value.name for value in body.inputs if value.name)
+        if isinstance(body, ir.Graph):
+            yield from body.initializers
+        for node in body:
+            yield from (value.name for value in node.outputs if value.name)

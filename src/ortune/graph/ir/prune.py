@@ -1,0 +1,99 @@
+"""Take out of a model what changes nothing: dead nodes, unread weights, copies of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.graph.ir.edit import every_graph
+from ortune.graph.ir.replace import remove
+from ortune.graph.ir.uses import is_read
+
+_SAMPLED = 64
+_WORTH = 1 << 10
+_PIECE = 1 << 24
+
+
+def drop_dead(model: ir.Model) -> int:
+    """Remove nodes and initializers that nothing reads, in all graphs, and return how many."""
+    count = 0
+    for graph in reversed(list(every_graph(model))):
+        for node in reversed(list(graph)):
+            if not any(is_read(value) for value in node.outputs):
+                remove(node)
+                count += 1
+    for body in model.graphs():
+        for name, value in list(body.initializers.items()):
+            if not (is_read(value) or value.is_graph_input()):
+                del body.initializers[name]
+                count += 1
+    return count
+
+
+def share_weights(model: ir.Model) -> int:
+    """Let one of several initializers with equal content serve all readers; return how many went.
+
+    Few elements are compared first, so that weights which differ are hardly read. Defaults of
+    inputs, outputs and strings are left alone. A body's initializer gives way to one of the main
+    graph where that saves `_WORTH` bytes and only standard operators read it: runtimes look for
+    small constants, and for those of their own operators, in the body itself.
+    """
+    count = _among(model.graph.initializers.values())
+    for body in model.graph.subgraphs():
+        own = [value for value in body.initializers.values() if _may_leave(value)]
+        if own:
+            count += _among([*model.graph.initializers.values(), *own])
+        count += _among(body.initializers.values())
+    return count
+
+
+def _may_leave(value: ir.Value) -> bool:
+    tensor = value.const_value
+    standard = all(not node.domain for node, _ in value.uses())
+    return standard and tensor is not None and tensor.nbytes >= _WORTH
+
+
+def _among(values: Iterable[ir.Value]) -> int:
+    groups: dict[tuple[object, ...], list[ir.Value]] = {}
+    for value in values:
+        tensor = value.const_value
+        fixed = not (value.is_graph_input() or value.is_graph_output())
+        if tensor is not None and fixed and tensor.dtype != ir.DataType.STRING:
+            key = (tensor.dtype, tuple(tensor.shape), tensor.nbytes)
+            groups.setdefault(key, []).append(value)
+    return sum(_share(group) for group in groups.values() if len(group) > 1)
+
+
+def _share(values: Iterable[ir.Value]) -> int:
+    count = 0
+    kept: dict[bytes, list[ir.Value]] = {}
+    for value in values:
+        content = _bytes(value)
+        twins = kept.setdefault(content[:: max(1, content.size // _SAMPLED)].tobytes(), [])
+        twin = next((one for one in twins if _equal(_bytes(one), content)), None)
+        if twin is None:
+            twins.append(value)
+            continue
+        value.replace_all_uses_with(twin)
+        if value.graph is not None and value.name is not None:
+            del value.graph.initializers[value.name]
+        count += 1
+    return count
+
+
+def _equal(one: NDArray[np.uint8], two: NDArray[np.uint8]) -> bool:
+    """Compare in pieces: NumPy makes an array of truth values as long as what it compares."""
+    pieces = range(0, one.size, _PIECE)
+    return all(np.array_equal(one[at : at + _PIECE], two[at : at + _PIECE]) for at in pieces)
+
+
+def _bytes(value: ir.Value) -> NDArray[np.uint8]:
+    tensor = value.const_value
+    if tensor is None:
+        raise ValueError(f"'{value.name}' is not a constant")
+    if isinstance(tensor, ir.PackedTensor):
+        return tensor.numpy_packed().reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)

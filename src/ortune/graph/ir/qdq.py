@@ -1,0 +1,232 @@
+"""Integers in a graph: pairs, grids, and which inputs of integer operators are what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.graph.ir import edit
+
+MICROSOFT = "com.microsoft"
+"""The domain of onnxruntime's own operators."""
+_DOMAINS = ("", "ai.onnx", MICROSOFT)
+
+
+@dataclass(frozen=True)
+class Port:
+    """Integer inputs and outputs of one node that have one dtype and move together.
+
+    Attributes:
+        zeros: Indices of inputs that hold zero points (or fill values) of the same dtype; one
+            that is left out means 0.
+    """
+
+    ins: tuple[int, ...]
+    outs: tuple[int, ...] = ()
+    zeros: tuple[int, ...] = ()
+
+
+_MOVING_TEXT = (
+    "DepthToSpace Expand Flatten Gather GatherElements GatherND Identity MaxPool ReduceMax "
+    "ReduceMin Reshape Slice SpaceToDepth Squeeze Tile Transpose Unsqueeze"
+)
+_MOVERS = {
+    **dict.fromkeys(_MOVING_TEXT.split(), Port((0,), (0,))),
+    "Where": Port((1, 2), (0,)),
+    "ArgMax": Port((0,)),
+    "ArgMin": Port((0,)),
+}
+"""Operators that hand integers on, or only compare them: any zero point will do."""
+
+_UNARY_TEXT = "Sigmoid LeakyRelu Softmax AveragePool GlobalAveragePool ReduceMean"
+_ACTIVATIONS = {
+    **{f"QLinear{op}": (Port((0,), (0,), (2, 4)),) for op in _UNARY_TEXT.split()},
+    "QuantizeLinear": (Port((), (0,), (2,)),),
+    "DequantizeLinear": (Port((0,), (), (2,)),),
+    "QLinearConv": (Port((0,), (0,), (2, 7)),),
+    "QLinearMatMul": (Port((0,), (0,), (2, 7)), Port((3,), (), (5,))),
+    "QLinearAdd": (Port((0, 3), (0,), (2, 5, 7)),),
+    "QLinearMul": (Port((0, 3), (0,), (2, 5, 7)),),
+    "QLinearWhere": (Port((1, 4), (0,), (3, 6, 8)),),
+    "QGemm": (Port((0,), (0,), (2, 8)),),
+    "MatMulInteger": (Port((0,), (), (2,)),),
+    "MatMulIntegerToFloat": (Port((0,), (), (4,)),),
+}
+"""Operators whose activations are integers with zero points of their own."""
+
+WEIGHTS = {
+    "QLinearConv": ((3, 5),),
+    "QLinearMatMul": ((3, 5),),
+    "QGemm": ((3, 5),),
+    "MatMulInteger": ((1, 3),),
+    "MatMulIntegerToFloat": ((1, 5),),
+    "DynamicQuantizeMatMul": ((1, 3),),
+    "DynamicQuantizeLSTM": ((1, 9), (2, 11)),
+    "QAttention": ((1, 7),),
+}
+"""Operators whose integer weight may be signed: inputs of weight and zero point."""
+
+
+def ours(node: ir.Node) -> bool:
+    """Say whether the node is of the standard or of onnxruntime's domain."""
+    return node.domain in _DOMAINS
+
+
+def ports(node: ir.Node) -> tuple[Port, ...]:
+    """Return how integers go through a node; none for one that is not understood."""
+    if not ours(node):
+        return ()
+    if node.op_type == "QGemm" and given(node, 7) is None:
+        return (Port((0,), (), (2,)),)  # its result is float
+    if (found := _ACTIVATIONS.get(node.op_type)) is not None:
+        return found
+    match node.op_type:
+        case "Concat":
+            return (Port(tuple(range(len(node.inputs))), (0,)),)
+        case "QLinearConcat":
+            count = (len(node.inputs) - 2) // 3
+            values = tuple(2 + 3 * i for i in range(count))
+            return (Port(values, (0,), (1, *(i + 2 for i in values))),)
+        case "Split":
+            return (Port((0,), tuple(range(len(node.outputs)))),)
+        case "Pad":
+            fill = (2,) if edit.attribute(node, "mode", "constant") == "constant" else ()
+            return (Port((0,), (0,), fill),)
+        case _:
+            found_mover = _MOVERS.get(node.op_type)
+            return () if found_mover is None or node.domain == MICROSOFT else (found_mover,)
+
+
+def maker(value: ir.Value | None, *ops: str) -> ir.Node | None:
+    """Return the node behind a value when it is one of these of a domain known here."""
+    node = value.producer() if value is not None else None
+    return node if node is not None and ours(node) and node.op_type in ops else None
+
+
+def given(node: ir.Node, index: int) -> ir.Value | None:
+    """Return an input, None when it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def put(node: ir.Node, index: int, value: ir.Value) -> None:
+    """Set an input that may not be there yet."""
+    if index >= len(node.inputs):
+        node.resize_inputs(index + 1)
+    node.replace_input_with(index, value)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constant grid of a pair's node.
+
+    Attributes:
+        scale: float, scalar or one a channel.
+        zero: Of the integers' dtype and the shape of `scale`.
+        axis: Channel axis; it counts only where `scale` has more than one element.
+    """
+
+    scale: NDArray[Any]
+    zero: NDArray[Any]
+    axis: int
+
+    @property
+    def single(self) -> bool:
+        """One grid over the whole tensor."""
+        return self.scale.size == 1
+
+    def same(self, other: Constants) -> bool:
+        """Say whether equal integers stand for equal numbers on both."""
+        return (
+            self.scale.dtype == other.scale.dtype
+            and self.zero.dtype == other.zero.dtype
+            and np.array_equal(self.scale.reshape(-1), other.scale.reshape(-1))
+            and np.array_equal(self.zero.reshape(-1), other.zero.reshape(-1))
+            and (self.single or self.axis == other.axis)
+        )
+
+
+def grid(node: ir.Node) -> Constants | None:
+    """Return the grid of a QuantizeLinear or DequantizeLinear; None unless it is constant.
+
+    Blocked grids and integers of fewer than 8 bits are not read.
+    """
+    scale = edit.const_array(given(node, 1))
+    if scale is None or scale.ndim > 1 or edit.attribute(node, "block_size", 0):
+        return None
+    zero = edit.const_array(given(node, 2))
+    if zero is None:
+        if given(node, 2) is not None:
+            return None
+        dtype = _integers(node)
+        if dtype is None:
+            return None
+        zero = np.zeros(scale.shape, dtype)
+    if zero.dtype.kind not in "iu" or zero.size != scale.size:
+        return None
+    return Constants(scale, zero, int(edit.attribute(node, "axis", 1)))
+
+
+def quantize(values: NDArray[Any], on: Constants) -> NDArray[Any]:
+    """Round as QuantizeLinear does: half to even in the dtype of the values, saturated."""
+    limits = np.iinfo(on.zero.dtype)
+    scale, zero = along(on.scale, on, values.ndim), along(on.zero, on, values.ndim)
+    wide = np.rint(values / scale.astype(values.dtype)) + zero.astype(values.dtype)
+    return np.asarray(np.clip(wide, limits.min, limits.max), on.zero.dtype)
+
+
+def along(array: NDArray[Any], on: Constants, rank: int) -> NDArray[Any]:
+    """Shape a grid's scale or zero point so that it broadcasts with a tensor of this rank."""
+    if on.single:
+        return array.reshape(())
+    shape = [1] * rank
+    shape[on.axis] = -1
+    return array.reshape(shape)
+
+
+def is_weight(value: ir.Value | None) -> bool:
+    """Say whether a value is the float form of constant integers: a DequantizeLinear of one."""
+    node = maker(value, "DequantizeLinear")
+    return node is not None and edit.const_tensor(node.inputs[0]) is not None
+
+
+def is_rounded(value: ir.Value | None) -> bool:
+    """Say whether a value comes out of a DequantizeLinear of an activation."""
+    node = maker(value, "DequantizeLinear")
+    return node is not None and edit.const_tensor(node.inputs[0]) is None
+
+
+def is_integer(value: ir.Value | None) -> bool:
+    """Say whether a value comes out of any DequantizeLinear."""
+    return maker(value, "DequantizeLinear") is not None
+
+
+def readers(value: ir.Value) -> Sequence[ir.Node]:
+    """Return the nodes that read a value, each once."""
+    return list(dict.fromkeys(node for node, _ in value.uses()))
+
+
+def _integers(node: ir.Node) -> np.dtype[Any] | None:
+    """Return the dtype of the integers where no zero point says it."""
+    if node.op_type == "QuantizeLinear":
+        code = int(edit.attribute(node, "output_dtype", 0))
+        dtype = ir.DataType(code) if code else ir.DataType.UINT8
+    else:
+        value = node.inputs[0]
+        tensor = edit.const_tensor(value)
+        known = tensor.dtype if tensor is not None else value.dtype if value is not None else None
+        if known is None:
+            return None
+        dtype = known
+    small = dtype not in (
+        ir.DataType.INT8,
+        ir.DataType.UINT8,
+        ir.DataType.INT16,
+        ir.DataType.UINT16,
+        ir.DataType.INT32,
+    )
+    return None if small else np.dtype(dtype.numpy())

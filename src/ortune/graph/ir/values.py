@@ -1,0 +1,42 @@
+"""Constants of a graph: which there are, and which a caller may put another value in for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.graph.ir import edit
+
+
+def overridable(value: ir.Value | None) -> bool:
+    """Say whether a constant is only the default of an input, which a caller may override."""
+    while value is not None and (node := value.producer()) is not None:
+        value = node.inputs[0] if node.op_type == "Identity" and node.inputs else None
+    return value is not None and value.is_graph_input() and value.is_initializer()
+
+
+def fixed_array(value: ir.Value | None) -> NDArray[Any] | None:
+    """Return a constant that no caller may override; None for anything else."""
+    return None if overridable(value) else edit.const_array(value)
+
+
+def named_weights(model: ir.Model) -> Iterator[tuple[str, ir.TensorProtocol]]:
+    """Yield initializers and Constant nodes of all graphs, by the name of their value."""
+    return ((str(value.name), tensor) for value, tensor in weights(model))
+
+
+def weights(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Yield the values of initializers and Constant nodes of all graphs, with their tensors."""
+    for graph in edit.every_graph(model):
+        if isinstance(graph, ir.Graph):
+            for value in graph.initializers.values():
+                if value.const_value is not None:
+                    yield value, value.const_value
+        for node in graph:
+            if node.op_type == "Constant" and not node.domain:
+                tensor = edit.const_tensor(node.outputs[0])
+                if tensor is not None:
+                    yield node.outputs[0], tensor

@@ -1,0 +1,183 @@
+"""What TensorRT's importer refuses, and what keeps a graph from being captured by CUDA.
+
+Read off the graph, without a device. What TensorRT takes is in onnx-tensorrt's
+``QuantDequantLinearHelper`` (onnxOpImporters.cpp): int8 with zero point 0 and positive scales, and
+no 32-bit integers, no 16 bits, no operators that are integer themselves. What CUDA graphs ask is
+in onnxruntime's ``InferenceSession::Initialize`` (microsoft/onnxruntime#16491, #15005): no control
+flow, no copies between the CPU and the device, and for TensorRT every node in one engine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from ortune.graph.ir.edit import attribute, bodies, const_array, every_node
+from ortune.graph.ir.match import label
+from ortune.graph.ir.qdq import MICROSOFT
+from ortune.graph.lint.rules import Finding, finding
+
+PAIRS = ("QuantizeLinear", "DequantizeLinear")
+
+_INTEGER = re.compile(r"(com\.microsoft::)?(QLinear\w+|\w+Integer(ToFloat)?|QAttention|QGemm)")
+"""Operators that multiply integers themselves."""
+
+_DYNAMIC = (
+    "DynamicQuantizeLinear",
+    "com.microsoft::DynamicQuantizeLSTM",
+    "com.microsoft::DynamicQuantizeMatMul",
+)
+"""Operators that find the range of an activation in the run."""
+
+_TAKEN = frozenset({"INT8", "INT4", "FLOAT8E4M3FN", "FLOAT4E2M1"})
+"""Types of integers and small floats that its pairs know."""
+
+COUNTED = ("Compress", "NonMaxSuppression", "NonZero", "Unique")
+"""Operators whose output is as large as its values say: the CPU waits for the device to know."""
+
+SHAPES = ("Shape", "Size")
+"""Operators whose answer, and what is computed of it, onnxruntime keeps on the CPU."""
+
+_AGAIN = "quantize the float model: `ortune convert M OUT --precision int8 --target tensorrt`"
+
+
+def tensorrt(model: ir.Model) -> tuple[Finding, ...]:
+    """Return what TensorRT refuses of a quantized model; nothing of a float one."""
+    return tuple(one for one in _refused(model) if one is not None)
+
+
+def _refused(model: ir.Model) -> Iterator[Finding | None]:
+    nodes = list(every_node(model))
+    pairs = [node for node in nodes if node.op_type in PAIRS]
+    plain = [node for node in pairs if not node.domain]
+    yield _error(
+        "tensorrt-dynamic",
+        "{n} nodes with ranges taken in the run",
+        (node.name for node in nodes if label(node) in _DYNAMIC),
+        "TensorRT has no such operator, and CUDA no kernel for it",
+    )
+    yield _error(
+        "tensorrt-operators",
+        "{n} nodes multiply integers themselves",
+        (node.name for node in nodes if _INTEGER.fullmatch(label(node))),
+        "TensorRT knows pairs of Q/DQ around float operators alone",
+    )
+    yield _error(
+        "tensorrt-domain",
+        "{n} pairs of com.microsoft",
+        (node.name for node in pairs if node.domain == MICROSOFT),
+        "TensorRT knows the standard's pairs alone",
+    )
+    yield _error(
+        "tensorrt-zero-point",
+        "{n} pairs with another zero point than 0",
+        (node.name for node in plain if _moved(node)),
+        "TensorRT's integers are symmetric",
+    )
+    yield _error(
+        "tensorrt-type",
+        "{n} pairs of a type that TensorRT does not quantize to",
+        (f"{node.name} ({kind})" for node in plain if (kind := _type(node)) not in _TAKEN),
+        "the importer refuses the file; a bias belongs there in float",
+    )
+    yield _error(
+        "tensorrt-scale",
+        "{n} pairs with a scale that is not positive",
+        (node.name for node in plain if not _positive(node)),
+        "the importer refuses the file",
+    )
+    yield _error(
+        "tensorrt-channels",
+        "{n} activations with a step a channel",
+        (node.name for node in plain if _by_channel(node)),
+        "TensorRT takes several steps for weights alone",
+    )
+
+
+def _error(rule: str, what: str, places: Iterator[object], cost: str) -> Finding | None:
+    return finding(rule, "error", what, places, cost, _AGAIN)
+
+
+def _moved(node: ir.Node) -> bool:
+    zero = const_array(node.inputs[2]) if len(node.inputs) > 2 else None
+    return zero is not None and bool(np.any(zero.astype(np.float32)))
+
+
+def _type(node: ir.Node) -> str:
+    """Return the small type; without a zero point that is uint8 unless an attribute names it."""
+    if node.op_type == "DequantizeLinear" and node.inputs[0] is not None:
+        known = node.inputs[0].dtype
+    else:
+        zero = node.inputs[2] if len(node.inputs) > 2 else None
+        known = ir.DataType(attribute(node, "output_dtype", 0) or int(ir.DataType.UINT8))
+        known = known if zero is None else zero.dtype
+    return "INT8" if known is None else known.name
+
+
+def _positive(node: ir.Node) -> bool:
+    scale = const_array(node.inputs[1])
+    return scale is None or bool(np.all(scale.astype(np.float32) > 0))
+
+
+def _by_channel(node: ir.Node) -> bool:
+    scale = const_array(node.inputs[1])
+    if scale is None or scale.size == 1:
+        return False
+    value: ir.Value | None = node.inputs[0]
+    while value is not None and value.producer() is not None:
+        maker = value.producer()
+        assert maker is not None
+        if maker.op_type not in ("QuantizeLinear", "Constant", "Identity"):
+            return True
+        value = maker.inputs[0] if maker.inputs else None
+    return value is not None and value.is_graph_input() and const_array(value) is None
+
+
+def cuda_graph(model: ir.Model) -> tuple[Finding, ...]:
+    """Return what keeps a model out of CUDA graphs, and what stays on the CPU beside them."""
+    return tuple(one for one in _uncaptured(model) if one is not None)
+
+
+def _uncaptured(model: ir.Model) -> Iterator[Finding | None]:
+    nodes = list(every_node(model))
+    yield finding(
+        "cuda-graph-control-flow",
+        "warning",
+        "{n} nodes with bodies",
+        (f"{node.op_type} {node.name}" for node in nodes if any(True for _ in bodies(node))),
+        "onnxruntime refuses a CUDA graph: what runs would depend on values",
+        "apply simplify, which unrolls and folds what is constant; else leave cuda_graph out",
+    )
+    yield finding(
+        "cuda-graph-counted",
+        "warning",
+        "{n} nodes whose values say how large their output is",
+        (f"{node.op_type} {node.name}" for node in nodes if node.op_type in COUNTED),
+        "the CPU waits for the device in every run, which a CUDA graph cannot hold",
+        "cut the model in front of them: `ortune extract`; or leave cuda_graph out",
+    )
+    free = [v for v in model.graph.inputs if not v.is_initializer() and not _fixed(v)]
+    yield finding(
+        "cuda-graph-shapes",
+        "note",
+        "{n} inputs without a fixed shape",
+        (value.name for value in free),
+        "a CUDA graph is of one shape: it is captured anew for another",
+        "apply fix-dims",
+    )
+    yield finding(
+        "cuda-graph-cpu",
+        "note",
+        "{n} nodes ask for a shape",
+        (f"{node.op_type} {node.name}" for node in nodes if node.op_type in SHAPES),
+        "they, and what is computed of them, stay on the CPU: a replay repeats the first answer, "
+        "and where a value is copied back no CUDA graph is made",
+        "apply fix-dims and simplify: they become constants",
+    )
+
+
+def _fixed(value: ir.Value) -> bool:
+    return value.shape is not None and value.shape.is_static()

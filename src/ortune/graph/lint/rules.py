@@ -1,0 +1,512 @@
+"""What is wrong with a model, or may surprise, found without running it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import onnx
+import onnx_ir as ir
+
+from ortune.core.wording import count
+from ortune.graph.analysis.weight_values import HALF_MAX, WeightValues, denormal_share
+from ortune.graph.io.check import faults
+from ortune.graph.io.write import NEWEST_IR
+from ortune.graph.ir.edit import attribute, bodies, const_array, every_graph, every_node
+from ortune.graph.ir.match import RANDOM, label
+from ortune.graph.ir.prune import share_weights
+from ortune.graph.ir.uses import is_read
+from ortune.graph.ir.values import named_weights
+from ortune.graph.parts.extract import upstream
+from ortune.graph.parts.probed import graphs
+
+Severity: TypeAlias = Literal["error", "warning", "note"]
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found.
+
+    Attributes:
+        rule: Its name.
+        severity: ``error``: answers are wrong or a runtime refuses the file; ``warning``: it costs
+            time, memory or accuracy; ``note``: good to know.
+        what: One line.
+        count: Places where it is so.
+        places: The first three: names of nodes or tensors.
+        cost: What it does.
+        action: How to fix it, in the words of the command line where a step does.
+    """
+
+    rule: str
+    severity: Severity
+    what: str
+    count: int
+    places: tuple[str, ...]
+    cost: str
+    action: str
+
+
+def finding(
+    rule: str, severity: Severity, what: str, places: Iterable[object], cost: str, action: str
+) -> Finding | None:
+    """Return a finding, or None without places.
+
+    ``{n} things`` in `what` becomes ``3 things``, or ``1 thing``.
+    """
+    every = list(dict.fromkeys(str(place) for place in places))
+    if not every:
+        return None
+    text = re.sub(r"\{n\} (\w+)s\b", r"1 \1", what) if len(every) == 1 else what
+    text = text.replace("{n}", str(len(every)))
+    return Finding(rule, severity, text, len(every), tuple(every[:_SHOWN]), cost, action)
+
+
+_ORDER = {"error": 0, "warning": 1, "note": 2}
+
+
+def lint(
+    model: ir.Model,
+    shaped: ir.Model,
+    proto: onnx.ModelProto | None,
+    values: Sequence[WeightValues] | None,
+) -> tuple[Finding, ...]:
+    """Apply every rule; errors come first, then warnings, then notes.
+
+    Args:
+        model: As loaded.
+        shaped: The same with shapes and without functions; see `ortune.graph.shapes.infer`.
+        proto: The file itself, for its names; None where there is none.
+        values: Of all weights, for the rules about them; None where they were not read.
+    """
+    found: list[Finding | None] = [*_faults(model)]
+    found += _names_findings(proto) if proto is not None else []
+    found += _graph_findings(model)
+    found += _types_findings(model, shaped)
+    found += _weights_findings(model, values) if values is not None else []
+    return ordered([one for one in found if one is not None])
+
+
+def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return errors first, then warnings, then notes."""
+    return tuple(sorted(findings, key=lambda one: (_ORDER[one.severity], one.rule)))
+
+
+def _faults(model: ir.Model) -> Iterator[Finding | None]:
+    """Report what onnx's checker and type inference say; they stop at the first of a kind."""
+    every = list(faults(model))
+    broken = [text for kind, text in every if kind in ("rules", "types")]
+    if broken:
+        yield finding(
+            "invalid",
+            "error",
+            f"breaks ONNX's rules: {broken[0]}",
+            broken,
+            "runtimes may refuse it, or each reads it in a way of its own",
+            "export it again",
+        )
+    yield finding(
+        "declared-shape",
+        "warning",
+        "{n} values declared with another type or shape than is computed",
+        [text for kind, text in every if kind == "declared"],
+        "runtimes warn or refuse; memory is planned for the wrong size",
+        "export it again with the dimensions that vary declared dynamic",
+    )
+
+
+_KNOWN = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
+_PER_CHANNEL, _FUSED = 13, 11
+"""Opsets from which Q/DQ pairs take a scale a channel, and from which runtimes fuse most."""
+
+
+def _graph_findings(model: ir.Model) -> Iterator[Finding | None]:
+    """Yield what is odd about the graph."""
+    yield finding(
+        "no-nodes",
+        "warning",
+        "no nodes at all",
+        () if len(model.graph) else [model.graph.name or "the graph"],
+        "the answers are inputs or constants",
+        "check what was exported",
+    )
+    yield from _unused(model)
+    yield from _outputs(model)
+    yield from _operators(model)
+    nodes = [node for node in every_node(model) if not node.domain and _trains(node)]
+    yield finding(
+        "training-mode",
+        "error",
+        "{n} nodes in training mode",
+        (f"{node.op_type} {node.name}" for node in nodes),
+        "answers depend on the rest of the batch, or on chance",
+        "call model.eval() before the export",
+    )
+    yield from _versions(model)
+
+
+def _unused(model: ir.Model) -> Iterator[Finding | None]:
+    graph = model.graph
+    needed = upstream(graph.outputs, ())
+    yield finding(
+        "unused-input",
+        "warning",
+        "{n} inputs without a way to an output",
+        (v.name for v in graph.inputs if v not in needed and not v.is_initializer()),
+        "callers must give them for nothing",
+        "`ortune extract M -o OUT` leaves them out",
+    )
+    every = [v for one in (graph, *graph.subgraphs()) for v in one.initializers.values()]
+    unread = [v for v in every if not (is_read(v) or v.is_graph_input())]
+    size = sum(v.const_value.nbytes for v in unread if v.const_value is not None)
+    yield finding(
+        "unused-weights",
+        "warning",
+        "{n} initializers never read",
+        (value.name for value in unread),
+        f"{size:,} bytes of the file",
+        "apply simplify",
+    )
+    yield finding(
+        "dead-nodes",
+        "warning",
+        "{n} nodes without a way to an output",
+        (node.name for node in _dead(model, needed)),
+        "runtimes leave most of them out, others run them",
+        "apply simplify",
+    )
+    yield finding(
+        "overridable-weights",
+        "warning",
+        "{n} weights declared as inputs too, for callers to replace",
+        (value.name for value in graph.inputs if value.is_initializer()),
+        "runtimes may not fold or fuse them",
+        "export with keep_initializers_as_inputs=False",
+    )
+
+
+def _dead(model: ir.Model, needed: dict[ir.Value, None]) -> Iterator[ir.Node]:
+    """Yield nodes that nothing needs, in bodies by what the body itself gives."""
+    for graph in every_graph(model):
+        seen = needed if graph is model.graph else upstream(graph.outputs, ())
+        for node in graph:
+            if not any(value in seen for value in node.outputs):
+                yield node
+
+
+def _outputs(model: ir.Model) -> Iterator[Finding | None]:
+    fixed, passed = [], []
+    for value in model.graph.outputs:
+        behind = upstream([value], ())
+        if value.is_graph_input():
+            passed.append(value.name)
+        elif not any(one.is_graph_input() for one in behind) and not _draws(behind):
+            fixed.append(value.name)
+    yield finding(
+        "constant-output",
+        "warning",
+        "{n} outputs independent of every input",
+        fixed,
+        "the same answer every time; was the model traced with its input fixed?",
+        "export it again, or leave them out: `ortune extract M --to OUTPUT -o OUT`",
+    )
+    yield finding(
+        "input-as-output",
+        "note",
+        "{n} outputs handed through from an input",
+        passed,
+        "a copy in every run; some tools fail on them",
+        "`ortune extract M --to OUTPUT -o OUT` with the other outputs",
+    )
+
+
+def _draws(values: dict[ir.Value, None]) -> bool:
+    makers = (value.producer() for value in values)
+    return any(node is not None and node.op_type in RANDOM for node in makers)
+
+
+def _operators(model: ir.Model) -> Iterator[Finding | None]:
+    nodes = list(every_node(model))
+    local = {(function.domain, function.name) for function in model.functions.values()}
+    yield finding(
+        "deprecated-operator",
+        "warning",
+        "{n} nodes of operators that newer opsets drop",
+        (f"{node.op_type} {node.name}" for node in nodes if _dropped(node)),
+        "newer tools and providers do not know them",
+        "apply raise-opset",
+    )
+    yield finding(
+        "custom-operator",
+        "warning",
+        "{n} nodes of operators from no domain known here",
+        (
+            f"{label(node)} {node.name}"
+            for node in nodes
+            if node.domain not in _KNOWN and (node.domain, node.op_type) not in local
+        ),
+        "no runtime loads the model without their library",
+        "give it with --custom-ops",
+    )
+    yield finding(
+        "random-operator",
+        "note",
+        "{n} nodes drawing random numbers",
+        (f"{node.op_type} {node.name}" for node in nodes if node.op_type in RANDOM),
+        "no two runs agree, so that changes cannot be verified",
+        "export with the noise as an input",
+    )
+    yield finding(
+        "no-op-nodes",
+        "note",
+        "{n} nodes without effect: Identity, Dropout in inference",
+        (
+            f"{node.op_type} {node.name}"
+            for node in nodes
+            if not node.domain and node.op_type in ("Identity", "Dropout") and not _trains(node)
+        ),
+        "runtimes remove most; what remains hides patterns from fusions",
+        "apply simplify",
+    )
+
+
+def _dropped(node: ir.Node) -> bool:
+    if node.domain not in ("", "ai.onnx.ml") or not onnx.defs.has(node.op_type, node.domain):
+        return False
+    return bool(onnx.defs.get_schema(node.op_type, node.domain).deprecated)
+
+
+def _trains(node: ir.Node) -> bool:
+    if node.op_type == "BatchNormalization":
+        extra = [value for value in node.outputs[1:] if value.name]
+        return bool(attribute(node, "training_mode", 0)) or bool(extra)
+    if node.op_type == "Dropout" and len(node.inputs) > 2:
+        mode = const_array(node.inputs[2])
+        return mode is None or bool(mode.any())
+    old = node.op_type in ("BatchNormalization", "Dropout") and "is_test" in node.attributes
+    return old and not attribute(node, "is_test", 1)
+
+
+def _versions(model: ir.Model) -> Iterator[Finding | None]:
+    opset = model.opset_imports.get("", _PER_CHANNEL)
+    if opset < _PER_CHANNEL:
+        old = opset < _FUSED
+        yield finding(
+            "old-opset",
+            "warning" if old else "note",
+            f"opset {opset}",
+            [f"opset {opset}"],
+            f"no Q/DQ with a scale a channel before {_PER_CHANNEL}"
+            + (f"; runtimes fuse little before {_FUSED}" if old else ""),
+            "apply raise-opset",
+        )
+    if opset > (newest := onnx.defs.onnx_opset_version()):
+        yield finding(
+            "unknown-opset",
+            "error",
+            "an opset that is not known here",
+            [f"opset {opset}"],
+            f"operators are those of up to opset {newest}; runtimes refuse the file",
+            "export with an older opset",
+        )
+    if model.ir_version > NEWEST_IR:
+        yield finding(
+            "new-ir",
+            "warning",
+            "a newer format than onnxruntime reads",
+            [f"IR version {model.ir_version}"],
+            f"onnxruntime reads up to {NEWEST_IR}",
+            "`ortune apply M simplify -o OUT` writes one that it reads",
+        )
+    loops = [node for node in every_node(model) if any(True for _ in bodies(node))]
+    yield finding(
+        "control-flow",
+        "note",
+        "{n} nodes with bodies of their own",
+        (f"{node.op_type} {node.name}" for node in loops),
+        "bodies are not fused across; few providers but the CPU's take them",
+        "export without them where the branch or the number of turns is fixed",
+    )
+
+
+_PLAIN = re.compile(r"[!-~]+")
+_QUOTES = frozenset("\"'`,;\\")
+
+
+def _names_findings(proto: onnx.ModelProto) -> Iterator[Finding | None]:
+    """Yield what is odd about the names of nodes, inputs and outputs."""
+    nodes = [node for graph in graphs(proto.graph) for node in graph.node]
+    named = Counter(node.name for node in nodes if node.name)
+    yield finding(
+        "unnamed-nodes",
+        "note",
+        "{n} nodes without a name",
+        (f"{node.op_type} -> {next(iter(node.output), '')}" for node in nodes if not node.name),
+        "profiles and options cannot point at them; tools name them each in its own way",
+        "`ortune apply` writes a name for every node, the same each time",
+    )
+    yield finding(
+        "duplicate-names",
+        "warning",
+        "{n} names shared by several nodes",
+        (f"{name} x{count}" for name, count in named.items() if count > 1),
+        "leaving nodes out by name takes none of them, or all",
+        "`ortune apply` numbers them",
+    )
+    graph = proto.graph
+    values = [value.name for value in (*graph.input, *graph.output)]
+    yield finding(
+        "odd-names",
+        "note",
+        "{n} names with blanks, quotes, commas or letters beyond ASCII",
+        (repr(name) for name in (*values, *named) if name and _odd(name)),
+        "shells, servers and lists of names trip over them",
+        "export with plain names",
+    )
+
+
+def _odd(name: str) -> bool:
+    return not _PLAIN.fullmatch(name) or bool(_QUOTES & set(name))
+
+
+_LARGE = 1 << 20
+"""Bytes from which integers of 64 bits are worth a word."""
+
+
+def _types_findings(model: ir.Model, shaped: ir.Model) -> Iterator[Finding | None]:
+    """Yield what is odd about types."""
+    weights = list(named_weights(model))
+    nodes = list(every_node(shaped))
+    makers = [n for n in nodes if n.op_type not in ("Cast", "Constant") and _double(n)]
+    double = [name for name, tensor in weights if tensor.dtype == ir.DataType.DOUBLE]
+    yield finding(
+        "double",
+        "warning",
+        f"float64 in {count(len(makers), 'node')} and {count(len(double), 'weight')}",
+        [*(f"{node.op_type} {node.name}" for node in makers), *double],
+        "half the speed and twice the memory of float32, where there is a kernel at all",
+        "export in float32",
+    )
+    wide = [(n, t) for n, t in weights if t.dtype == ir.DataType.INT64 and t.nbytes >= _LARGE]
+    yield finding(
+        "int64-weights",
+        "note",
+        "{n} weights of int64 above 1 MB",
+        (name for name, _ in wide),
+        f"{sum(tensor.nbytes for _, tensor in wide):,} bytes; most values fit int32",
+        "export with int32 where the operator takes it",
+    )
+    half = [t.nbytes for _, t in weights if t.dtype == ir.DataType.FLOAT16]
+    if half and 2 * sum(half) > sum(t.nbytes for _, t in weights):
+        yield finding(
+            "half-on-cpu",
+            "note",
+            "weights are float16",
+            ["weights"],
+            "onnxruntime's CPU provider computes float32 between casts of its own",
+            'compare: `ortune bench M --on "cpu,openvino"`',
+        )
+    values = dict.fromkeys(v for node in nodes for v in (*node.inputs, *node.outputs) if v)
+    odd = (ir.SequenceType, ir.OptionalType)
+    yield finding(
+        "sequences",
+        "note",
+        "{n} values of sequence or optional type",
+        (value.name for value in values if isinstance(value.type, odd)),
+        "few providers take them; they are left in float",
+        "export with plain tensors",
+    )
+    tensors = [v for v in shaped.graph.inputs if isinstance(v.type, ir.TensorType)]
+    yield finding(
+        "unknown-rank",
+        "warning",
+        "{n} inputs without a declared rank",
+        (value.name for value in tensors if value.shape is None),
+        "no shape behind them is known before a run",
+        "export with declared dimensions, dynamic ones by name",
+    )
+
+
+def _double(node: ir.Node) -> bool:
+    return any(value.dtype == ir.DataType.DOUBLE for value in node.outputs if value.type)
+
+
+_SHARE = 0.05
+"""Share of a tensor's weights from which what float16 rounds coarsely is worth a word."""
+
+_MANY = 0.01
+"""Share of all weights from which that is so."""
+_WASTE = 1 << 16
+"""Bytes of copies from which they are worth a word."""
+
+
+def _weights_findings(model: ir.Model, values: Sequence[WeightValues]) -> Iterator[Finding | None]:
+    """Yield what is odd about the values of weights, which were counted before."""
+    small = [one for one in values if one.elements > 1 and one.small > _SHARE * one.elements]
+    elements = sum(one.elements for one in values)
+    yield finding(
+        "nan-weights",
+        "error",
+        "{n} weights with NaN",
+        [one.name for one in values if one.nan],
+        "every answer that they touch is NaN",
+        "train or export again",
+    )
+    yield finding(
+        "infinite-weights",
+        "warning",
+        "{n} weights with infinity beside finite numbers",
+        [v.name for v in values if v.infinite and v.elements > v.nan + v.infinite],
+        "infinity minus infinity is NaN; ranges for integers cannot hold it",
+        "export masks with a finite number such as -1e4",
+    )
+    yield finding(
+        "denormal-weights",
+        "warning",
+        f"{{n}} weights with denormals, {denormal_share(values):.2%} of all values",
+        [one.name for one in values if one.denormal],
+        "many CPUs compute up to a hundred times slower with them",
+        'run with --on "cpu(flush_denormals=true)"; `ortune tune` measures it',
+    )
+    yield finding(
+        "fp16-overflow",
+        "warning",
+        f"{{n}} weights beyond {HALF_MAX:.0f}, the largest of float16",
+        [one.name for one in values if one.over],
+        "in float16 they become infinity",
+        "the step fp16 keeps what reads them in float32",
+    )
+    yield finding(
+        "fp16-masks",
+        "note",
+        "{n} constants beyond float16, standing for infinity",
+        [one.name for one in values if one.masks],
+        "in float16 they become infinity, and NaN where two of them meet",
+        "the step fp16 clips them",
+    )
+    yield finding(
+        "fp16-small",
+        "note",
+        f"{{n}} weights with over {_SHARE:.0%} of their values below 6.1e-5",
+        [v.name for v in small] if sum(v.small for v in values) > _MANY * elements else (),
+        "float16 rounds them coarsely, and to 0 below 3e-8",
+        "the step fp16 with --data measures what that does",
+    )
+    twin = model.clone()
+    share_weights(twin)
+    kept = twin.graph.initializers
+    gone = {n: v for n, v in model.graph.initializers.items() if n not in kept}
+    size = sum(v.const_value.nbytes for v in gone.values() if v.const_value is not None)
+    yield finding(
+        "equal-weights",
+        "warning",
+        "{n} weights equal to another",
+        gone if size >= _WASTE else (),
+        f"{size:,} bytes of the file and of memory",
+        "apply simplify",
+    )

@@ -1,0 +1,366 @@
+"""Which nodes of a model each node of the executed graph stands for.
+
+A runtime fuses, splits, renames and reorders. From the names that survive the values of the source
+model that the executed tensors carry are found (`ortune.graph.mapping.nodes`); a kernel then
+stands for the nodes between the source values of its inputs and those of its outputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortune.core.session import Executed, Recorded
+from ortune.graph.analysis.dataflow import Origin
+
+ADDED = {
+    "ReorderInput": "reorder",
+    "ReorderOutput": "reorder",
+    "Reorder": "reorder",
+    "MemcpyToHost": "copy",
+    "MemcpyFromHost": "copy",
+    "Transpose": "transpose",
+    "Cast": "cast",
+    "Convert": "cast",
+    "QuantizeLinear": "quantize",
+    "DequantizeLinear": "quantize",
+    "FakeQuantize": "quantize",
+    "Squeeze": "shape",
+    "Unsqueeze": "shape",
+    "Reshape": "shape",
+}
+"""What a runtime adds on its own, by operator: it forwards its first input in another form."""
+
+TAIL = re.compile(
+    r"(_nchwc|_token_\d+|/duplicated(_token_\d+)?|_transformed|_quant|/WithoutBiases"
+    r"|[/_]+\w*Fusion\w*/?)$"
+)
+"""What onnxruntime appends to the name of a node, or of the tensor that a node stands for."""
+_FAMILIES = (
+    ("Conv", {"Conv", "ConvInteger", "ConvTranspose"}),
+    ("MatMul", {"MatMul", "MatMulInteger", "Gemm"}),
+    ("Gemm", {"Gemm", "MatMul"}),
+    ("FullyConnected", {"Gemm", "MatMul"}),
+    ("Pool", {"GlobalAveragePool", "GlobalMaxPool", "AveragePool", "MaxPool", "ReduceMean"}),
+)
+_ELEMENTWISE_TEXT = (
+    "Add Sub Mul Div Sum Relu LeakyRelu PRelu Elu Clip Sigmoid HardSigmoid Tanh Gelu HardSwish "
+    "BatchNormalization QuantizeLinear DequantizeLinear Dropout Cast Softplus"
+)
+_ELEMENTWISE = frozenset(_ELEMENTWISE_TEXT.split())
+"""What is fused behind a kernel."""
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The way from executed nodes to source nodes.
+
+    Attributes:
+        sources: For every executed node the source nodes it stands for, in their order.
+        folded: Source nodes that no executed node stands for: constants, or removed.
+        repeated: Source nodes that several executed nodes stand for together.
+        guessed: Source nodes put to the nearest executed node for want of a better clue.
+        followed: Executed nodes that nothing tells of: they take what is behind those before.
+    """
+
+    sources: tuple[tuple[str, ...], ...]
+    folded: tuple[str, ...]
+    repeated: tuple[str, ...]
+    guessed: tuple[str, ...] = ()
+    followed: tuple[str, ...] = ()
+
+
+class TensorSources:
+    """The source values of the tensors of an executed graph, as far as they can be found.
+
+    Attributes:
+        source: Executed tensor -> value of the source model.
+        same: Value of the source model -> the one that stands for all that are equal to it.
+        taken: Executed node's name -> the source node that its name refers to.
+        readers: Executed tensor -> executed nodes that read it.
+    """
+
+    def __init__(self, origin: Origin, recorded: Recorded) -> None:
+        self._origin = origin
+        self._nodes, self._constants = recorded.nodes, set(recorded.constants)
+        nodes = recorded.nodes
+        written = {name for node in nodes for name in node.writes if name}
+        kept = written | set(recorded.constants)
+        self.same = origin.same(kept)
+        self.source: dict[str, str] = {}
+        self._exact: set[str] = set()
+        for name in kept | {n for one in nodes for n in one.reads}:
+            if name in self.same:
+                self.source[name] = self.same[name]
+                self._exact.add(self.same[name])
+        self.readers: dict[str, list[Executed]] = defaultdict(list)
+        for node in nodes:
+            for name in node.reads:
+                self.readers[name].append(node)
+        self.taken = self._stems(nodes)
+        self._named = set(self.taken.values())
+        # A reordered tensor has the name that its source lost.
+        for node in reversed(nodes):
+            if ADDED.get(node.op_type) in ("reorder", "copy") and node.reads and node.writes:
+                value = self.source.get(node.writes[0])
+                if value is not None and node.reads[0] not in self.source:
+                    self.source[node.reads[0]] = value
+        for node in nodes:
+            self._by_name(node)
+        for node in reversed(nodes):
+            self._by_reader(node)
+        for node in nodes:
+            # What was added forwards what it reads.
+            if node.op_type in ADDED and node.reads:
+                value = self.source.get(node.reads[0])
+                for name in self._open(node):
+                    if value is not None:
+                        self.source[name] = value
+        self._twins: dict[str, list[str]] = defaultdict(list)
+        for value, stands in self.same.items():
+            if value != stands and stands in origin.maker and value in origin.maker:
+                self._twins[origin.maker[stands]].append(origin.maker[value])
+
+    def _stems(self, nodes: Sequence[Executed]) -> dict[str, str]:
+        """Return executed node's name -> the source node that its name refers to."""
+        found: dict[str, str] = {}
+        for node in nodes:
+            for stem in _stems(node):
+                if stem in self._origin.nodes and _fits(node, self._origin.nodes[stem]):
+                    found[node.name] = stem
+                    break
+                if stem in self._origin.maker:
+                    found[node.name] = self._origin.maker[stem]
+                    break
+        return found
+
+    def _open(self, node: Executed) -> list[str]:
+        return [name for name in node.writes if name and name not in self.source]
+
+    def _by_name(self, node: Executed) -> None:
+        """Take the source from the node's name, and go on to what is fused behind it."""
+        left = self._open(node)
+        if not left:
+            return
+        for known in reversed(node.known):
+            if known in self._origin.nodes and self._origin.outputs[known]:
+                self._put(node, self._origin.outputs[known])
+                return
+        stems = _stems(node)
+        for stem in stems:
+            value = self.same.get(stem)
+            if value is not None and stem in self._origin.maker and node.name != stem:
+                self.source[left[0]] = self._forward(node, value)
+                return
+        source = self.taken.get(node.name)
+        if source is not None and _fits(node, self._origin.nodes[source]):
+            self._put(node, self._origin.outputs[source])
+
+    def _put(self, node: Executed, values: Sequence[str]) -> None:
+        values = [self.same.get(value, value) for value in values]
+        if len(values) == 1:
+            values = [self._forward(node, values[0])]
+        for name, value in zip([n for n in node.writes if n], values, strict=False):
+            self.source.setdefault(name, value)
+
+    def _forward(self, node: Executed, value: str) -> str:
+        """Follow element-wise nodes fused behind a value that no other kernel stands for."""
+        read = {self.source.get(name, "") for name in node.reads}
+        quantized = "Q" in node.op_type or "Integer" in node.op_type
+        stopped = {"DequantizeLinear"} if quantized else {"QuantizeLinear", "DequantizeLinear"}
+        while True:
+            readers = [r for r in self._origin.readers[value] if r in self._origin.nodes]
+            if len(readers) != 1 or value in self._origin.results:
+                return value
+            reader = readers[0]
+            source = self._origin.nodes[reader]
+            made = self._origin.outputs[reader]
+            if source.op_type not in _ELEMENTWISE or source.op_type in stopped or len(made) != 1:
+                return value
+            after = self.same.get(made[0], made[0])
+            others = [v for v in self._origin.inputs[reader] if self.same.get(v, v) != value]
+            others = [v for v in others if v not in self._origin.constant]
+            if reader in self._named or after in self._exact or after == value:
+                return value
+            if any(self.same.get(v, v) not in read for v in others):
+                return value
+            value = after
+            if source.op_type == "QuantizeLinear":
+                return value
+
+    def _by_reader(self, node: Executed) -> None:
+        """Find the source as what a reader's own source node reads."""
+        for name in self._open(node):
+            if ADDED.get(node.op_type) and node.name not in self.taken:
+                continue
+            for reader in self.readers[name]:
+                value = self._read_by(reader, name)
+                if value is not None:
+                    self.source[name] = value
+                    break
+
+    def _read_by(self, reader: Executed, name: str) -> str | None:
+        outs = [self.source[w] for w in reader.writes if w in self.source]
+        if not outs:
+            return None
+        if ADDED.get(reader.op_type) in ("reorder", "copy"):
+            return outs[0]
+        stop = set(self.source.values())
+        nodes, _ = self._origin.cone(outs[0], stop - {outs[0]}, self.same)
+        op_type = reader.op_type
+        found = {op_type, op_type.removeprefix("Fused"), op_type.removeprefix("QLinear")}
+        for part, members in _FAMILIES:
+            if part in op_type:
+                found |= members
+        family = found
+        index = list(reader.reads).index(name)
+        for source in nodes:
+            if self._origin.nodes[source].op_type not in family:
+                continue
+            inputs = [self.same.get(v, v) for v in self._origin.inputs[source]]
+            free = [v for v in inputs if v not in stop and v not in self._origin.constant]
+            if index < len(inputs) and inputs[index] in free:
+                return inputs[index]
+            if free:
+                return free[0]
+        return None
+
+    def lineage(self) -> Lineage:
+        """Return which source nodes each executed node stands for."""
+        stop = set(self.source.values())
+        found = [self._cones(node, stop) for node in self._nodes]
+        found = [
+            f if f else self._between(n, stop) for n, f in zip(self._nodes, found, strict=True)
+        ]
+        # Account for every source node: constants and the removed, and twins of others.
+        origin = self._origin
+        for sources in found:
+            for name in list(sources):
+                sources.update(dict.fromkeys(self._twins.get(name, ())))
+        followed = self._follow(found)
+        claimed = {name for sources in found for name in sources}
+        left = [name for name in origin.nodes if name not in claimed]
+        folded = {n for n in left if set(origin.outputs[n]) <= origin.constant} | origin.dead()
+        for name in self._constants:
+            if name in origin.maker:
+                folded |= set(origin.cone(name, (), self.same)[0]) - claimed
+        folded -= claimed
+        guessed = [name for name in left if name not in folded]
+        lost = _attach(origin, found, guessed)
+        counts: dict[str, int] = defaultdict(int)
+        for sources in found:
+            for name in sources:
+                counts[name] += 1
+        return Lineage(
+            tuple(origin.ordered(sources) for sources in found),
+            origin.ordered([*folded, *lost]),
+            origin.ordered(name for name, count in counts.items() if count > 1),
+            tuple(name for name in guessed if name not in lost),
+            followed,
+        )
+
+    def _cones(self, node: Executed, stop: set[str]) -> dict[str, None]:
+        found = dict.fromkeys(k for k in node.known if k in self._origin.nodes)
+        read = {self.source[name] for name in node.reads if name in self.source}
+        for name in node.writes:
+            value = self.source.get(name)
+            if value is not None and value not in read:
+                found |= self._origin.cone(value, stop, self.same)[0]
+        named = self.taken.get(node.name)
+        if named is not None and not found and node.op_type not in ADDED:
+            found[named] = None
+        return found
+
+    def _between(self, node: Executed, stop: set[str]) -> dict[str, None]:
+        """Return what lies between the nearest known tensors after a node, for one without any."""
+        if node.op_type in ADDED and node.name not in self.taken:
+            return {}
+        pending = [name for name in node.writes if name]
+        seen = set(pending)
+        found: dict[str, None] = {}
+        for name in pending:
+            if name in self.source:
+                found |= self._origin.cone(self.source[name], stop, self.same)[0]
+                continue
+            for reader in self.readers[name]:
+                new = [w for w in reader.writes if w and w not in seen]
+                seen.update(new)
+                pending += new
+        return found
+
+    def _follow(self, found: Sequence[dict[str, None]]) -> tuple[str, ...]:
+        """Give kernels that nothing tells of what reads their predecessors and is claimed by none.
+
+        Several in a row stand for the same source nodes together.
+
+        Returns:
+            Those that were given some.
+        """
+        maker = {name: at for at, node in enumerate(self._nodes) for name in node.writes if name}
+        claimed = {name for sources in found for name in sources}
+        late: set[int] = set()
+        for at, node in enumerate(self._nodes):
+            if found[at] or node.op_type in ADDED:
+                continue
+            before = [maker[name] for name in node.reads if name in maker]
+            values = [v for b in before for name in found[b] for v in self._origin.outputs[name]]
+            readers = {r for value in values for r in self._origin.readers[value]} - claimed
+            shared = {name for b in before if b in late for name in found[b]}
+            found[at].update(dict.fromkeys(self._origin.ordered(readers or shared)))
+            late.add(at)
+        return tuple(self._nodes[at].name for at in sorted(late) if found[at])
+
+
+def _stems(node: Executed) -> list[str]:
+    """Return the name, then what is left of it without what the runtime appended."""
+    stems = [node.name]
+    while (shorter := TAIL.sub("", stems[-1])) != stems[-1] and shorter:
+        stems.append(shorter)
+    if node.op_type in ADDED and ADDED[node.op_type] != "quantize":
+        return stems[:1]
+    return stems
+
+
+def _fits(node: Executed, source: ir.Node) -> bool:
+    """Whether a node of this name may be the source: added ones need the operator itself."""
+    if node.op_type in ADDED:
+        return source.op_type == node.op_type or bool(node.known)
+    return True
+
+
+def _attach(origin: Origin, found: Sequence[dict[str, None]], left: Iterable[str]) -> set[str]:
+    """Give unclaimed nodes to the kernel of a reader, else of a maker.
+
+    Returns:
+        Those that have neither.
+    """
+    owner = {name: sources for sources in found for name in sources}
+    pending = list(left)
+    while pending:
+        rest = []
+        for name in reversed(pending):
+            readers = [r for value in origin.outputs[name] for r in origin.readers[value]]
+            makers = [origin.maker[v] for v in origin.inputs[name] if v in origin.maker]
+            near = next((owner[n] for n in (*readers, *makers) if n in owner), None)
+            if near is None:
+                rest.append(name)
+            else:
+                near[name] = None
+                owner[name] = near
+        if len(rest) == len(pending):
+            return set(rest)
+        pending = list(reversed(rest))
+    return set()
+
+
+def lineage(model: ir.Model, recorded: Recorded) -> Lineage:
+    """Map every executed node to nodes of the source model.
+
+    Args:
+        model: The model that the runtime loaded; names are unique and functions inlined.
+    """
+    return TensorSources(Origin(model), recorded).lineage()

@@ -1,0 +1,260 @@
+"""Cut a part of a model out between named tensors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from ortune.core.errors import BadModel
+from ortune.graph.ir.edit import bodies, const_tensor
+from ortune.graph.ir.uses import is_read
+from ortune.graph.shapes.infer import Runtime, infer
+
+NODE = "node:"
+"""In front of a name: the node, where a tensor has the same name."""
+
+_LISTED = 5
+_Values: TypeAlias = Mapping[str, Sequence[ir.Value]]
+
+
+def extract(
+    model: ir.Model,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    *,
+    runtime: Runtime | None = None,
+) -> ir.Model:
+    """Return the part of a model that makes `outputs` from `inputs`; `model` is left as it is.
+
+    The part has the initializers, functions, opsets and metadata that it needs, and shares its
+    weights with `model`. Paths that go round `inputs` are kept up to the model's own inputs, which
+    then follow `inputs`. Bodies of If, Loop and Scan stay whole with their node and with what they
+    capture. Where `outputs` are inside a body, the nodes before them are taken out of it: what
+    the body itself is given (the state of a Loop) becomes an input.
+
+    Args:
+        model: Names of values and nodes are unique, as `ortune.graph.io.file.load` makes them.
+        inputs: Tensors, or nodes, which stand for what they read; none: the model's own inputs.
+        outputs: Tensors, or nodes, which stand for what they make; none: those outputs of the
+            model that depend on `inputs`.
+        runtime: See `ortune.graph.shapes.infer.infer`; asked where types are missing.
+
+    Raises:
+        BadModel: There is no such tensor, it is constant, or of unknown type; the outputs do not
+            depend on one of `inputs`.
+    """
+    copy = model.clone()
+    infer(copy, runtime=runtime)
+    names = _Names(copy)
+    starts = {name: names.starts(name) for name in dict.fromkeys(inputs)}
+    stops = dict.fromkeys(value for values in starts.values() for value in values)
+    ends = list(dict.fromkeys(end for name in outputs for end in names.ends(name)))
+    ends = ends or _dependent(copy, stops)
+    met = upstream(ends, stops)
+    _demand_met(starts, ends, met)
+    order = {node: place for place, node in enumerate(copy.graph.all_nodes())}
+    nodes = {v.producer() for v in met if v not in stops}
+    own = dict.fromkeys((*copy.graph.inputs, *met))
+    made = _assembled(
+        _typed([*stops, *(v for v in own if v in met and _given(v) and v not in stops)]),
+        ends,
+        sorted((node for node in nodes if node is not None), key=order.__getitem__),
+        [v for v in met if v.is_initializer()],
+        copy,
+    )
+    made.graph.meta.update(model.graph.meta)
+    return made
+
+
+def begins(model: ir.Model, inputs: Sequence[str]) -> set[str]:
+    """Return the names of the tensors that `inputs` of `extract` stand for."""
+    names = _Names(model)
+    return {str(value.name) for name in inputs for value in names.starts(name)}
+
+
+def reads(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that a node reads, and those that the bodies in it capture."""
+    yield from (value for value in node.inputs if value is not None)
+    for body in bodies(node):
+        inner = {body, *body.subgraphs()}
+        for graph in inner:
+            every = [*(value for one in graph for value in one.inputs), *graph.outputs]
+            yield from (v for v in every if v is not None and v.graph not in inner)
+
+
+class _Names:
+    """The values that a user's words stand for."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._graph = model.graph
+        self._values: dict[str, ir.Value] = {}
+        self._nodes: dict[str, ir.Node] = {}
+        for graph in (model.graph, *model.graph.subgraphs()):
+            made = (value for node in graph for value in node.outputs)
+            every = (*made, *graph.inputs, *graph.initializers.values())
+            self._values |= {value.name: value for value in every if value.name}
+            self._nodes |= {node.name: node for node in graph if node.name}
+
+    def starts(self, name: str) -> list[ir.Value]:
+        """Return the tensor, or all that the node reads and that is not constant."""
+        found = self._find(name)
+        if isinstance(found, ir.Value):
+            if const_tensor(found) is not None and not found.is_graph_input():
+                raise BadModel(f"'{name}' is a constant", fix="cut at a tensor that is computed")
+            return [found]
+        values = [v for v in dict.fromkeys(reads(found)) if const_tensor(v) is None]
+        if not values:
+            raise BadModel(
+                f"the node '{name}' reads constants alone", fix="cut at a tensor that is computed"
+            )
+        return values
+
+    def ends(self, name: str) -> list[ir.Value]:
+        """Return the tensor, or all that the node makes and something reads."""
+        found = self._find(name)
+        if isinstance(found, ir.Node):
+            made = [value for value in found.outputs if value.name]
+            return [v for v in made if is_read(v)] or made
+        if found.producer() is None:
+            kind = "an input" if found.is_graph_input() else "a constant"
+            raise BadModel(
+                f"'{name}' is {kind}: nothing computes it", fix="end at a tensor that a node makes"
+            )
+        return [found]
+
+    def _find(self, name: str) -> ir.Value | ir.Node:
+        if (value := self._values.get(name)) is not None:
+            return value
+        if (node := self._nodes.get(name.removeprefix(NODE))) is not None:
+            return node
+        close = difflib.get_close_matches(name, [*self._values, *self._nodes], n=_LISTED)
+        known = close or [str(v.name) for v in (*self._graph.inputs, *self._graph.outputs)]
+        raise BadModel(
+            f"the model has no tensor or node '{name}'",
+            fix=f"use one of its names, such as {_listed(known)}",
+        )
+
+
+def upstream(ends: Iterable[ir.Value], stops: Collection[ir.Value]) -> dict[ir.Value, None]:
+    """Return all values that `ends` depend on, `ends` among them; `stops` end the way.
+
+    In order of distance, the nearest first.
+    """
+    seen = dict.fromkeys(ends)
+    pending = list(seen)
+    for value in pending:
+        node = value.producer()
+        if value in stops or node is None:
+            continue
+        for earlier in reads(node):
+            if earlier not in seen:
+                seen[earlier] = None
+                pending.append(earlier)
+    return seen
+
+
+def _given(value: ir.Value) -> bool:
+    return value.producer() is None and (value.is_graph_input() or not value.is_initializer())
+
+
+def _dependent(model: ir.Model, starts: Collection[ir.Value]) -> list[ir.Value]:
+    """Return the model's outputs that depend on any of `starts`; all of them without any."""
+    every = [value for value in model.graph.outputs if value not in starts]
+    found = [v for v in every if not starts or any(start in upstream([v], ()) for start in starts)]
+    if not found and not starts:
+        raise BadModel("the model has no outputs", fix="name the tensors to end at")
+    if not found:
+        raise BadModel(
+            f"no output of the model depends on {_listed([str(v.name) for v in starts])}",
+            fix="begin at another tensor, or name the tensors to end at",
+        )
+    return found
+
+
+def _demand_met(starts: _Values, ends: Sequence[ir.Value], met: Collection[ir.Value]) -> None:
+    for name, values in starts.items():
+        if any(value in ends for value in values):
+            raise BadModel(
+                f"the piece begins and ends at '{name}'",
+                fix=f"write {NODE}NAME to begin with all that a node reads",
+            )
+        if not any(value in met for value in values):
+            other = [str(value.name) for value in met if _given(value)]
+            other += [one for one, found in starts.items() if any(v in met for v in found)]
+            raise BadModel(
+                f"what the piece ends at does not depend on '{name}'",
+                fix=f"leave it out; it depends on {_listed(other) or 'constants alone'}",
+            )
+
+
+def _typed(values: Sequence[ir.Value]) -> Sequence[ir.Value]:
+    for value in values:
+        if value.type is None:
+            raise BadModel(
+                f"the type of '{value.name}' is not known",
+                fix="cut at another tensor, or give --data: types are then read off a run",
+            )
+    return values
+
+
+def _assembled(
+    inputs: Sequence[ir.Value],
+    outputs: Sequence[ir.Value],
+    nodes: Sequence[ir.Node],
+    initializers: Sequence[ir.Value],
+    model: ir.Model,
+) -> ir.Model:
+    graph = model.graph
+    view = ir.GraphView(
+        inputs,
+        outputs,
+        nodes=nodes,
+        initializers=initializers,
+        doc_string=graph.doc_string,
+        opset_imports=graph.opset_imports,
+        name=graph.name,
+        metadata_props=dict(graph.metadata_props),
+    )
+    made = ir.Model(
+        view.clone(),
+        ir_version=model.ir_version,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        functions=list(model.functions.values()),
+        metadata_props=dict(model.metadata_props),
+    )
+    common.RemoveUnusedFunctionsPass()(made)  # type: ignore[no-untyped-call]
+    common.RemoveUnusedOpsetsPass()(made)
+    return made
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def crossings(piece: ir.Model, named: Collection[str]) -> list[str]:
+    """Return the tensors that would have to be inputs too, so that no way goes round `named`.
+
+    Nodes that depend on an input of `named` read them; they depend on the other inputs alone.
+    """
+    inside = {value for value in piece.graph.inputs if value.name in named}
+    given = [value for value in piece.graph.inputs if not value.is_initializer()]
+    outside = {value for value in given if value not in inside}
+    found: dict[str, None] = {}
+    for node in piece.graph:
+        read = list(reads(node))
+        if not inside.isdisjoint(read):
+            inside.update(node.outputs)
+            found |= dict.fromkeys(str(value.name) for value in read if value in outside)
+        elif not outside.isdisjoint(read):
+            outside.update(node.outputs)
+    ends = (str(value.name) for value in piece.graph.outputs if value in outside)
+    return [name for name in found if name not in set(ends)]

@@ -1,0 +1,165 @@
+"""Counts in equal bins: a first pass finds the extent, a second one counts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, gcd
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core import wording
+from ortune.core.errors import BadSettings
+from ortune.core.observer import Accumulator, Observer, Range
+from ortune.measurement.statistics.extent import Extent, balanced
+
+BLOCK = 1 << 16
+"""Values counted at a time: what is needed beside them stays in the cache."""
+MOST = 1 << 19
+"""Values of one run that are counted: of more, one in several stands for its neighbours. Counting
+costs more than running a network does; the extent is that of all values in any case."""
+
+NARROW, WIDE = 1e-30, 1e37
+"""Between these widths float32 tells the bins apart; beyond, float64 does."""
+
+
+class Histogram:
+    """The state of an observer of two passes; its size is that of its bins.
+
+    Attributes:
+        counts: Values in each bin, as far as they were counted; all 0 when the extent is a single
+            value.
+        zeros: Values that are exactly 0, in their bin too.
+        start: Lower edge of the first bin.
+        width: Of every bin; 0 when the extent is a single value.
+    """
+
+    def __init__(
+        self, bins: int, choose: Callable[[Histogram], Range], *, around_zero: bool
+    ) -> None:
+        """Begin with `bins` empty bins, from 2 on, that end where the values do.
+
+        Where `around_zero`, zero is an edge, inside or at an end; one bin is added for it. The
+        observer's `choose` reads the range off the counts.
+        """
+        self._choose = choose
+        self.counts = np.zeros(bins + around_zero, np.int64)
+        self.zeros = 0
+        self.start, self.width = 0.0, 0.0
+        self._bins, self._around_zero = bins, around_zero
+        self._extent = Extent()
+
+    @property
+    def seen(self) -> Range:
+        """The extent."""
+        return self._extent.range
+
+    @property
+    def at_zero(self) -> int:
+        """The bin that begins at zero, where zero is an edge."""
+        return round(-self.start / self.width) if self.width else 0
+
+    @property
+    def nonzero(self) -> NDArray[np.int64]:
+        """Counts without the values that are exactly 0, where zero is an edge.
+
+        They end with the last bin that has any, or at zero.
+        """
+        found = self.counts.copy()
+        found[self.at_zero] -= min(self.zeros, int(found[self.at_zero]))
+        return found[: max(self.at_zero, int(found.size - np.argmax(found[::-1] > 0)))]
+
+    def update(self, turn: int, values: NDArray[Any]) -> None:
+        """Take the values of one run: in pass 0 their extent, in pass 1 their counts."""
+        if turn == 0:
+            self._extent.widen(values)
+            return
+        if not self.width:
+            self._lay()
+        if not values.size or not self.width:
+            return
+        span = self.width * self.counts.size
+        kind: Any = np.float32 if values.itemsize <= 4 and NARROW < span < WIDE else np.float64
+        start, per_bin = kind(self.start), kind(1 / self.width)
+        every = ceil(values.size / MOST)  # the first of so many neighbours is counted
+        while gcd(every, values.size) > 1:  # so that rows and channels are met at all places
+            every += 1
+        counted = values.ravel()[::every]
+        for at in range(0, counted.size, BLOCK):
+            block = counted[at : at + BLOCK].astype(kind)
+            self.zeros += every * (block.size - int(np.count_nonzero(block)))
+            places = ((block - start) * per_bin).astype(np.intp)
+            np.clip(places, 0, self.counts.size - 1, out=places)
+            self.counts += every * np.bincount(places, minlength=self.counts.size)
+
+    def result(self) -> Range:
+        return self._choose(self)
+
+    def _lay(self) -> None:
+        seen, bins = self.seen, self._bins
+        if not seen.low < seen.high:
+            return
+        if self._around_zero:
+            low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+            self.width = high / (bins - 1) - low / (bins - 1)
+            self.start = -ceil(-low / self.width) * self.width
+        else:
+            self.width = seen.high / bins - seen.low / bins
+            self.start = seen.low
+
+
+@dataclass(frozen=True)
+class Binned(Observer):
+    """An observer that clips by a histogram of the values, for a grid of some bits.
+
+    Attributes:
+        bits: Of the grid that will cover the range.
+        bins: Of the histogram; the ends of a range are its edges.
+        symmetric: The best range around zero.
+    """
+
+    passes: ClassVar[int] = 2
+
+    bits: int = 8
+    bins: int = 2048
+    symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a histogram of fewer than two bins a step of the grid that it shall place."""
+        bits, bins = self.bits, self.bins
+        if not 2 <= bits <= 16 or bins < 2 << bits:
+            least = 2 << max(2, min(bits, 16))
+            raise BadSettings(
+                f"{self.name()}(bins={bins}, bits={bits}): too few bins for the grid",
+                fix=f"use bits from 2 to 16 and at least {wording.count(least, 'bin')}",
+            )
+
+    def start(self) -> Accumulator:
+        return Histogram(self.bins, self._range, around_zero=True)
+
+    def state_bytes(self, shape: tuple[int, ...]) -> int:
+        return 8 * self.bins
+
+    @abstractmethod
+    def kept(self, found: Histogram) -> tuple[int, int]:
+        """Return how many bins to keep below and above zero; two equal ones where symmetric."""
+
+    def _range(self, found: Histogram) -> Range:
+        outer = balanced(found.seen) if self.symmetric else found.seen
+        if not found.nonzero.any():
+            return outer
+        below, above = self.kept(found)
+        low, high = below * found.width, above * found.width
+        return Range(max(outer.low, 0.0 - low), min(outer.high, high))
+
+
+def folded(counts: NDArray[np.int64], zero: int) -> NDArray[np.int64]:
+    """Return counts of magnitudes, from those of bins of which number `zero` begins at zero."""
+    right, left = counts[zero:], counts[:zero][::-1]
+    both = np.zeros(max(right.size, left.size), np.int64)
+    both[: right.size] += right
+    both[: left.size] += left
+    return both

@@ -1,0 +1,154 @@
+"""Calls that come at their own pace, whether or not the last one is answered."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from ortune.core.plugins.bounds import THREADS, Bounds
+from ortune.core.workload import Driven, Lane, Rig, Span, Workload
+from ortune.measurement.arrivals import lanes as lane_threads
+from ortune.measurement.arrivals.lanes import arrival_times, burst_seconds, fit_burst, tails
+
+_PATIENCE = 4
+"""Calls are given up after this many times the seconds that their arrivals take."""
+
+
+@dataclass(frozen=True)
+class Arrivals(Workload):
+    """An open loop: calls arrive at a rate and queue up when all sessions are busy.
+
+    An entry is the time from a call's *intended* arrival to its answer, so waiting in the queue
+    counts (no "coordinated omission": Gil Tene, "How NOT to measure latency", 2015). A burst is
+    one stretch of arrivals; both sides of a pair get the same schedule.
+
+    Attributes:
+        rate: Calls a second.
+        sessions: Sessions that take calls from one queue.
+        pattern: ``poisson``: independent callers; ``constant``: a clock.
+        seconds: How long the arrivals of one burst take; 0: 1 s, less in a search under a minute.
+        seed: Of the schedule.
+    """
+
+    measure: ClassVar[str] = "latency from the intended arrival"
+    scheduled: ClassVar[bool] = True
+
+    rate: Annotated[float, Bounds(high=1e6)] = 10.0
+    sessions: Annotated[int, THREADS] = 1
+    pattern: Literal["poisson", "constant"] = "poisson"
+    seconds: Annotated[float, Bounds(high=600)] = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.demand(0 < self.rate < math.inf, "rate", "calls a second, more than 0")
+        self.demand(self.sessions > 0, "sessions", "1 or more")
+        self.demand(0 <= self.seconds < math.inf, "seconds", "0 or more")
+        self.demand(self.seed >= 0, "seed", "0 or more")
+
+    def within(self, seconds: float) -> Self:
+        """Shorten the bursts of a short search, unless their length was given."""
+        return replace(self, seconds=fit_burst(self.seconds, seconds))
+
+    def lanes(self, threads: int) -> int:
+        return self.sessions
+
+    def splits(self, cpus: int) -> tuple[int, ...]:
+        """Return the threads that give every session its share of the CPUs, and all of them."""
+        return (max(1, cpus // self.sessions), 0) if self.sessions > 1 else ()
+
+    def schedule(self, at: int) -> list[int]:
+        """Return the intended arrivals of a burst, nanoseconds from its start."""
+        count = max(2, round(self.rate * burst_seconds(self.seconds)))
+        poisson = self.pattern == "poisson"
+        times = arrival_times(self.rate, count, (self.seed, at), poisson=poisson)
+        return [int(moment) for moment in times]
+
+    def drive(self, rig: Rig, span: Span) -> Driven:
+        """Serve one schedule; the span says where in the cycle its samples begin."""
+        due = self.schedule(span.at)
+        desk = _Desk(due, span, int(_PATIENCE * max(burst_seconds(self.seconds) * 1e9, due[-1])))
+        waiting = lane_threads.Waiting(rig.lanes[0])
+        dropped = sum(lane_threads.settle(lane, span) for lane in rig.lanes)
+        # Each lane counts from its own zero, taken here: a scripted clock is a session's own.
+        desk.zero = {id(lane): lane.clock() for lane in rig.lanes}
+        served = itertools.chain(*lane_threads.side_by_side(rig.lanes, desk.serve, waiting))
+        end = {call: (start, done) for call, start, done in served}
+        latency = [
+            end[call][1] - moment if call in end else max(1, desk.end - moment)
+            for call, moment in enumerate(due)
+        ]
+        details = {
+            "offered": [len(due), due[-1]],
+            "served": [len(end), max((done for _, done in end.values()), default=1)],
+            "busy_ns": sum(done - start for start, done in end.values()),
+            "queued_ns": [start - due[call] for call, (start, _) in sorted(end.items())],
+            "sessions": len(rig.lanes),
+        }
+        share = waiting.share()
+        return Driven(latency, [share] * len(latency), len(end) + dropped, details)
+
+    def results(
+        self, latency_ns: Sequence[int], details: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Return rates, how busy the sessions were, and whether they keep up.
+
+        ``load`` is rate x mean time of a run / sessions; from 1 on a queue grows without end
+        (the stability condition of an M/G/c queue).
+        """
+        if not details:
+            return {}
+        offered, served = _rate(details, "offered"), _rate(details, "served")
+        count = sum(one["served"][0] for one in details)
+        given_up = sum(one["offered"][0] for one in details) - count
+        load = self.rate * sum(one["busy_ns"] for one in details) / 1e9
+        load /= max(1, count) * details[0]["sessions"]
+        keeps_up = load < 1 and not given_up
+        return {
+            "offered_rate": offered,
+            "achieved_rate": served,
+            "load": load,
+            "keeps_up": keeps_up,
+            "given_up": given_up,
+            "sessions": details[0]["sessions"],
+            **tails([ns for one in details for ns in one["queued_ns"]], "queued"),
+            "notes": [] if keeps_up else [self._behind(load, served)],
+        }
+
+    def _behind(self, load: float, served: float) -> str:
+        reached = f"{served:,.0f}" if served >= 100 else f"{served:.3g}"
+        return (
+            f"cannot keep up with {self.rate:,g} calls a second: {reached} a second were "
+            f"answered, the work is {100 * load:.0f} % of what the sessions can do, "
+            "and latency grows with the length of the run"
+        )
+
+
+class _Desk:
+    """One queue of calls, in order of arrival, that all lanes take from."""
+
+    def __init__(self, due: Sequence[int], span: Span, end: int) -> None:
+        self._due, self._span, self.end = due, span, end
+        self._tickets = itertools.count()
+        self.zero: dict[int, int] = {}
+
+    def serve(self, lane: Lane) -> list[tuple[int, int, int]]:
+        """Take calls until none is left: (call, start, end) of each, ns from the zero."""
+        zero = self.zero[id(lane)]
+        served = []
+        while (call := next(self._tickets)) < len(self._due):
+            lane.until(zero + self._due[call])
+            start = lane.clock() - zero
+            if start > self.end:
+                break
+            lane_threads.run(lane, self._span.at + call)
+            served.append((call, start, lane.clock() - zero))
+        return served
+
+
+def _rate(details: Sequence[Mapping[str, Any]], name: str) -> float:
+    count = sum(int(one[name][0]) for one in details)
+    return 1e9 * count / max(1, sum(int(one[name][1]) for one in details))

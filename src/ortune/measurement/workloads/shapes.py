@@ -1,0 +1,116 @@
+"""A mix of input shapes, one run after another."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from ortune.core.errors import BadData
+from ortune.core.workload import Driven, Rig, Span, Workload, spread
+from ortune.measurement.arrivals import lanes
+from ortune.measurement.arrivals.lanes import size, tails
+
+_CYCLE = 256
+
+
+@dataclass(frozen=True)
+class Shapes(Workload):
+    """One run after another over many shapes: an entry is the mean over the burst's shapes.
+
+    The mix is the data's own, up to 256 samples spread over it, unless `mix` gives one. All
+    entries of a burst are equal: long inputs count by the time they take.
+
+    Attributes:
+        mix: Weights such as ``["1x16=7", "1x128=3"]``; others are left out. Empty: as in the data.
+        order: Of the runs: as in the ``data``, ``shuffled``, or ``sorted`` by shape.
+        seed: Of the shuffling.
+    """
+
+    measure: ClassVar[str] = "mean latency over the shapes"
+    whole: ClassVar[bool] = True
+
+    mix: tuple[str, ...] = ()
+    order: Literal["data", "shuffled", "sorted"] = "data"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for text in self.mix:
+            shape, _, weight = text.rpartition("=")
+            good = shape and weight.replace(".", "", 1).isdecimal() and float(weight) > 0
+            self.demand(bool(good), "mix", 'SHAPE=WEIGHT, such as "1x16=7"')
+
+    def cycle(self, shapes: Sequence[str]) -> Sequence[int]:
+        """Return samples in the mix's shares.
+
+        Raises:
+            BadData: No sample has a shape that the mix names.
+        """
+        chosen = self._mixed(list(shapes)) if self.mix else list(spread(len(shapes), _CYCLE))
+        if self.order == "shuffled":
+            random.Random(self.seed).shuffle(chosen)
+        if self.order == "sorted":
+            chosen.sort(key=lambda index: size(shapes[index]))
+        return chosen
+
+    def _mixed(self, shapes: list[str]) -> list[int]:
+        """Draw from every shape's samples in turn, each step the shape that is most behind."""
+        weights = {text.rpartition("=")[0]: float(text.rpartition("=")[2]) for text in self.mix}
+        having: dict[str, list[int]] = {shape: [] for shape in weights}
+        for index, shape in enumerate(shapes):
+            if shape in having:
+                having[shape].append(index)
+        for shape, indices in having.items():
+            if not indices:
+                known = ", ".join(sorted(set(shapes), key=size)[:8])
+                raise BadData(f"no sample has the shape {shape} of the mix", fix=f"use {known}")
+        total, taken = sum(weights.values()), dict.fromkeys(weights, 0)
+        chosen = []
+        for step in range(1, _CYCLE + 1):
+            behind = {s: step * w / total - taken[s] for s, w in weights.items()}
+            shape = max(behind, key=lambda s: behind[s])
+            chosen.append(having[shape][taken[shape] % len(having[shape])])
+            taken[shape] += 1
+        return chosen
+
+    def drive(self, rig: Rig, span: Span) -> Driven:
+        lane = rig.lanes[0]
+        dropped = lanes.settle(lane, span)
+        waiting = lanes.Waiting(lane)
+        taken: dict[str, list[int]] = {}
+        for position in range(span.at, span.at + span.total):
+            calls = lane.calls(position)
+            start = lane.clock()
+            for session, feeds in calls:
+                session.run(feeds)
+            shape = rig.shapes[position % len(rig.shapes)]
+            taken.setdefault(shape, []).append(lane.clock() - start)
+        share = waiting.share()
+        mean = sum(map(sum, taken.values())) // span.total
+        return Driven(
+            [mean] * span.runs, [share] * span.runs, dropped + span.total, {"shapes": taken}
+        )
+
+    def results(
+        self, latency_ns: Sequence[int], details: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Return ``per_shape``: runs, share of the runs and of the time, mean and percentiles."""
+        taken: dict[str, list[int]] = {}
+        for one in details:
+            for shape, ns in one["shapes"].items():
+                taken.setdefault(shape, []).extend(ns)
+        runs, time = sum(map(len, taken.values())), sum(map(sum, taken.values()))
+        return {
+            "per_shape": {
+                shape: {
+                    "runs": len(ns),
+                    "share_of_runs": len(ns) / runs,
+                    "share_of_time": sum(ns) / max(1, time),
+                    "mean_ns": sum(ns) / len(ns),
+                    **tails(ns, "latency"),
+                }
+                for shape, ns in sorted(taken.items(), key=lambda item: size(item[0]))
+            }
+        }

@@ -1,0 +1,105 @@
+"""Sessions side by side, each always busy: how many inferences a second come out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.core.plugins.bounds import THREADS
+from ortune.core.workload import Driven, Lane, Rig, Span, Workload
+from ortune.measurement.arrivals import lanes as lane_threads
+from ortune.measurement.arrivals.lanes import tails
+
+
+@dataclass(frozen=True)
+class Throughput(Workload):
+    """Sessions side by side in one process, each always busy: an entry is time per run of all.
+
+    A lane's rate is its counted runs over the time it took for them; the rates add up, and an
+    entry is one over their sum. Lanes that are through first go on until all are, so that every
+    counted run had the same company. All entries of a burst are equal.
+
+    Attributes:
+        sessions: Sessions side by side; 0 takes as many as fit: CPUs over threads of the backend.
+    """
+
+    measure: ClassVar[str] = "time per inference"
+    whole: ClassVar[bool] = True
+
+    sessions: Annotated[int, THREADS] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.demand(self.sessions >= 0, "sessions", "0 or more; 0 is as many as fit")
+
+    def lanes(self, threads: int) -> int:
+        cpus = effective_cpus()
+        return self.sessions or max(1, cpus // (threads or cpus))
+
+    def splits(self, cpus: int) -> tuple[int, ...]:
+        """Return one thread a session first, then two, four and so on, and 0: all CPUs."""
+        return (*(2**k for k in range(cpus.bit_length()) if 2**k < cpus), 0)
+
+    def drive(self, rig: Rig, span: Span) -> Driven:
+        """Deal the span's runs out to the lanes and let them go at once."""
+        lanes = rig.lanes
+        total = max(span.total, len(lanes))
+        race = _Race(lanes, span, total)
+        waiting = lane_threads.Waiting(lanes[0])
+        taken = lane_threads.side_by_side(lanes, race.run, waiting)
+        rates = [len(ns) / max(1, sum(ns)) for ns in taken]
+        entry = max(1, round(1 / sum(rates)))
+        details = {"sessions": len(lanes), "runs_ns": [ns for one in taken for ns in one]}
+        share = waiting.share()
+        return Driven([entry] * span.runs, [share] * span.runs, race.runs, details)
+
+    def results(
+        self, latency_ns: Sequence[int], details: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Return inferences a second, the sessions, and how long a run took among the others."""
+        runs = [ns for one in details for ns in one["runs_ns"]]
+        mean = sum(latency_ns) / max(1, len(latency_ns))
+        return {
+            "throughput_per_s": 1e9 / mean * max(1, self.batch) if mean else None,
+            "sessions": details[0]["sessions"] if details else None,
+            **tails(runs, "run"),
+        }
+
+
+class _Race:
+    """One burst: every lane runs its share, and goes on until all are through."""
+
+    def __init__(self, lanes: Sequence[Lane], span: Span, total: int) -> None:
+        self._lanes, self._span, self._total = lanes, span, total
+        self._start = threading.Barrier(len(lanes))
+        self._through: list[Lane] = []
+        self._company: list[Lane] = []
+        self._dropped: list[int] = []
+
+    @property
+    def runs(self) -> int:
+        return self._total + sum(self._dropped) + len(self._company)
+
+    def run(self, lane: Lane) -> list[int]:
+        """Return the nanoseconds of each run of a lane's share."""
+        try:
+            self._dropped.append(lane_threads.settle(lane, self._span))
+            self._start.wait()
+            taken: list[int] = []
+            last = lane.clock()
+            for turn in range(self._lanes.index(lane), self._total, len(self._lanes)):
+                lane_threads.run(lane, self._span.at + turn)
+                now = lane.clock()
+                taken.append(now - last)
+                last = now
+            self._through.append(lane)
+            while len(self._through) < len(self._lanes) and not self._start.broken:
+                lane_threads.run(lane, self._span.at)
+                self._company.append(lane)
+        except BaseException:
+            self._start.abort()
+            raise
+        return taken

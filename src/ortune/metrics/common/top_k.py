@@ -1,0 +1,102 @@
+"""Top-k accuracy of one classifier output, sample by sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core import wording
+from ortune.core.errors import BadData
+from ortune.core.metric import Kind, Metric
+from ortune.core.session import Tensors
+from ortune.metrics.common.outputs import Floats, alike, broken, chosen, is_exact, numbers
+
+
+@dataclass(frozen=True)
+class TopK(Metric):
+    """Right or wrong, sample by sample; between 0 and 1 where a sample holds several labels.
+
+    Attributes:
+        output: Output of class scores [..., classes]; empty takes the only one that fits.
+    """
+
+    needs_labels: ClassVar[bool] = True
+
+    output: str = ""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """None right, all right."""
+        return 0.0, 1.0
+
+    def kind(self, baseline: Floats | None = None) -> Kind:
+        """Return right where every sample is either right or wrong."""
+        whole = baseline is None or bool(np.isin(baseline[:, 0], (0.0, 1.0)).all())
+        return Kind.RIGHT if whole else Kind.MEAN
+
+    def reads(self, outputs: Tensors, label: Any) -> frozenset[str]:
+        """Return the output of class scores."""
+        return frozenset([self.output or _scores(outputs, 1)])
+
+
+def share(expected: Tensors, actual: Tensors, label: Any, output: str, k: int) -> float:
+    """Return the share of a sample's labels whose class is among the k highest scores.
+
+    Scores are [..., classes] with one label a position. Of equal scores the first class ranks
+    higher, as argmax has it. NaN where the candidate's scores are broken or NaN.
+
+    Args:
+        output: Name of the scores; empty takes the only output that fits.
+
+    Raises:
+        BadData: No output fits, or the labels do not fit the output.
+    """
+    name = chosen(expected, output)[0] if output else _scores(expected, k)
+    shape = expected[name].shape
+    if len(shape) < 2 or shape[-1] <= k:
+        classes = wording.count(k, "class", "classes")
+        raise BadData(
+            f"output '{name}' has shape {list(shape)}: no top-{k} of it",
+            fix=f"choose scores of more than {classes}: top{k}(output=NAME)",
+        )
+    labels = _labels(label, name, shape)
+    if broken(expected, actual, [name]) or not len(labels):
+        return float("nan")
+    if not alike(expected, actual, name):
+        return 0.0
+    scores = numbers(actual[name]).reshape(-1, shape[-1])
+    if np.isnan(scores).any():
+        return float("nan")
+    inside = (labels >= 0) & (labels < shape[-1])
+    place = np.where(inside, labels, 0)[:, None]
+    own, earlier = np.take_along_axis(scores, place, axis=1), np.arange(shape[-1]) < place
+    rank = np.sum((scores > own) | ((scores == own) & earlier), axis=1)
+    return float(np.mean(inside & (rank < k)))
+
+
+def _scores(outputs: Tensors, k: int) -> str:
+    fit = [n for n, a in outputs.items() if not is_exact(a) and a.ndim >= 2 and a.shape[-1] > 1]
+    if len(fit) != 1:
+        raise BadData(
+            f"{len(fit)} of the outputs {', '.join(outputs)} look like scores [..., classes]",
+            fix=f"name one: top{k}(output=NAME)" if fit else "use a metric without labels",
+        )
+    return fit[0]
+
+
+def _labels(label: Any, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    found = np.asarray(label)
+    whole = found.dtype.kind == "f" and np.array_equal(found, np.floor(found))
+    if found.dtype.kind not in "iub" and not whole:
+        raise BadData(f"label {label!r} is not a class index", fix="give integer labels from 0")
+    count = int(np.prod(shape[:-1]))
+    if found.size != count:
+        raise BadData(
+            f"wrong number of labels for output '{name}' {list(shape)}: "
+            f"Got {found.size} a sample, expected {count}",
+            fix="give one label for every row of scores",
+        )
+    return found.astype(np.int64).reshape(-1)

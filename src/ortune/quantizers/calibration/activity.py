@@ -1,0 +1,104 @@
+"""Inactive tensors and channels: at zero on every sample, or of a branch never taken.
+
+Put `activity_probes` beside those of the calibration, then read `inactive` off the answers:
+there is no extra run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortune.core.observer import Probe, Ranges
+from ortune.graph.ir import edit
+from ortune.quantizers.observers.activity import Activity
+
+
+@dataclass(frozen=True)
+class Inactive:
+    """A tensor that the samples left inactive, all of it or some of its channels.
+
+    Attributes:
+        op: Operator that makes it; empty for an input.
+        value: The only value it ever had, 0 for most; None when it never held a value at all
+            (a branch that was never taken) or when only `channels` of it are inactive.
+        channels: Those that were never anything but zero; empty when all of it is inactive.
+        of: Number of its channels; 0 where they were not observed one by one.
+    """
+
+    tensor: str
+    op: str
+    value: float | None
+    channels: tuple[int, ...] = ()
+    of: int = 0
+    seen: bool = True
+
+
+def activity_probes(model: ir.Model, tensors: Sequence[str]) -> list[Probe]:
+    """Return one probe a tensor; its answer's key is the tensor's name and ``|activity``.
+
+    Channels are the second axis of what flows between convolutions, the last one of all else.
+    """
+    values = _values(model)
+    return [
+        Probe(name, Activity(axis=_axis(values.get(name))), name=f"{name}{_KEY}")
+        for name in dict.fromkeys(tensors)
+    ]
+
+
+def inactive(model: ir.Model, answers: Ranges, tensors: Sequence[str] = ()) -> list[Inactive]:
+    """Return what is inactive, by the answers to `activity_probes`; others do not count.
+
+    Args:
+        tensors: What was watched: those without an answer never held a value.
+    """
+    values = _values(model)
+    given = [key.removesuffix(_KEY) for key in answers if key.endswith(_KEY)]
+    found = []
+    for name in dict.fromkeys((*given, *tensors)):
+        value = values.get(name)
+        node = value.producer() if value is not None else None
+        op = node.op_type if node is not None else ""
+        seen = answers.get(f"{name}{_KEY}")
+        if seen is None:
+            found.append(Inactive(name, op, None, seen=False))
+            continue
+        if seen.low == seen.high:
+            found.append(Inactive(name, op, seen.low, of=len(seen.channels)))
+            continue
+        zero = tuple(i for i, ends in enumerate(seen.channels) if ends == (0.0, 0.0))
+        if zero:
+            found.append(Inactive(name, op, None, zero, len(seen.channels)))
+    return found
+
+
+_KEY = "|activity"
+_THROUGH = frozenset(
+    ("Add", "BatchNormalization", "Clip", "HardSwish", "LeakyRelu", "Mul", "Relu", "Sigmoid")
+)
+
+
+def _values(model: ir.Model) -> dict[str, ir.Value]:
+    made = (value for node in edit.every_node(model) for value in node.outputs)
+    inputs = (value for graph in edit.every_graph(model) for value in graph.inputs)
+    return {str(value.name): value for value in (*inputs, *made)}
+
+
+def _axis(value: ir.Value | None) -> int:
+    """Return 1 when convolutions are near, -1 otherwise."""
+    for _ in range(8):
+        if value is None:
+            return -1
+        if any("Conv" in use.node.op_type for use in value.uses()):
+            return 1
+        node = value.producer()
+        if node is None:
+            break
+        if "Conv" in node.op_type or "Pool" in node.op_type:
+            return 1
+        if node.op_type not in _THROUGH:
+            break
+        value = node.inputs[0]
+    return -1

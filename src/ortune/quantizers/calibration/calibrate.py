@@ -1,0 +1,308 @@
+"""Answer every probe over the calibration samples, in worker runs of bounded memory.
+
+`calibrate_groups` answers probes over several lists of samples at once, each list with observers
+of its own. Lists may overlap; a sample is run once a pass, however many lists it is in.
+`ortune.quantizers.calibration.activity` makes probes that find inactive channels, to be put beside
+others.
+
+Answers are keyed by `Probe.key`. A probe has no answer, and a note says why, when its tensor
+cannot be exposed (it is a constant, or in a body that cannot hand it out) or when it never held a
+value on the samples (the branch of an If that was never taken).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ortune.backends.cpu import Cpu
+from ortune.core.atomic_write import write_text
+from ortune.core.errors import BadData, BadModel
+from ortune.core.event import Sink, silent
+from ortune.core.hardware.memory import allowed
+from ortune.core.observer import Probe, Ranges
+from ortune.core.plugins import catalog, codec
+from ortune.graph.ir import edit
+from ortune.graph.parts.probed import Watched, watched
+from ortune.measurement.allowance import allowance
+from ortune.measurement.process import Worker, WorkerFailed, lone
+from ortune.measurement.worker.observers import unpacked
+
+MOST, SHARE = 4_000_000_000, 1 / 6
+"""Bytes that the observed tensors of one worker run, and what is kept of them, may take: this
+share of what a worker may have. Each run goes through the model anew, so that fewer are faster."""
+
+_TIMEOUT_S, _RUN_S = 1800, 30
+_COPIES = 2
+"""The runtime hands outputs over as copies: for a moment there are two."""
+_LISTED = 3
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What `calibrate_groups` found.
+
+    Attributes:
+        ranges: One mapping a group of samples, in the order given.
+        seconds: Wall time; 0 when every answer was known before, and so are the next two.
+        cpu_seconds: CPU time of the worker, all its threads.
+        parts: Worker runs that the probes were split into to stay within the memory.
+    """
+
+    ranges: tuple[Ranges, ...]
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_rss: int = 0
+    parts: int = 0
+
+
+def calibrate(
+    model: ir.Model,
+    probes: Sequence[Probe],
+    stream: Path,
+    indices: Sequence[int],
+    folder: Path,
+    *,
+    custom_ops: tuple[str, ...] = (),
+    sink: Sink = silent,
+) -> Ranges:
+    """Observe each probed tensor over the samples; memory does not depend on their number.
+
+    Notes on probes without an answer are left with the model (`edit.note`); see
+    `calibrate_groups`, which this is for one group.
+    """
+    found = calibrate_groups(
+        model, probes, stream, [indices], folder, custom_ops=custom_ops, sink=sink
+    )
+    for text in found.notes:
+        edit.note(model, text)
+    return found.ranges[0]
+
+
+def calibrate_groups(
+    model: ir.Model,
+    probes: Sequence[Probe],
+    stream: Path,
+    groups: Sequence[Sequence[int]],
+    folder: Path,
+    *,
+    memory: int | None = None,
+    custom_ops: tuple[str, ...] = (),
+    sink: Sink = silent,
+) -> Calibrated:
+    """Observe each probed tensor over each group of samples.
+
+    Args:
+        model: Left unchanged.
+        groups: Lists of sample indices; they may overlap.
+        folder: For the watched model, for files of moments and for ``ranges.json``, from which
+            later calls for the same model and stream are answered.
+        memory: Bytes that one worker run may hold; None takes a sixth of what it may have, 4 GB
+            at most. Probes are split into runs by the tensors' sizes on the largest sample; a
+            single tensor that takes more is observed alone.
+
+    Raises:
+        BadData: A tensor is not finite on the data; the text names it.
+        BadModel: The model does not run.
+    """
+    started = time.monotonic()
+    groups = [list(indices) for indices in groups]
+    known = RangeCache(folder, groups)
+    missing = known.missing(probes)
+    peak = cpu = parts = 0
+    if missing:
+        held = int(min(MOST, SHARE * allowed(allowance().taken()))) if memory is None else memory
+        run = _Run(model, missing, stream, groups, folder, held, custom_ops, sink)
+        for answer in run.answers(known):
+            peak, cpu, parts = int(answer["peak_rss"]), int(answer["cpu_ns"]), parts + 1
+        known.store()
+    ranges = tuple(
+        {
+            probe.key: unpacked(data)
+            for probe in probes
+            if (data := known.get(group, probe)) is not None
+        }
+        for group in range(len(groups))
+    )
+    seconds = time.monotonic() - started if missing else 0.0
+    return Calibrated(ranges, _notes(known, probes, ranges), seconds, cpu / 1e9, peak, parts)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What one worker is asked."""
+
+    model: ir.Model
+    probes: Sequence[Probe]
+    stream: Path
+    groups: Sequence[Sequence[int]]
+    folder: Path
+    memory: int
+    custom_ops: tuple[str, ...]
+    sink: Sink
+
+    def answers(self, known: RangeCache) -> Iterator[Mapping[str, Any]]:
+        """Put the answers of each part into `known`; yield the worker's own, with what it took."""
+        with watched(self.model, self.folder) as files:
+            shapes, found, hidden = files.showing(self._tensors(self.probes), shapes=True)
+            known.hide(hidden)
+            seen = [probe for probe in self.probes if probe.tensor in found]
+            backend = replace(_BACKEND, custom_ops=self.custom_ops)
+            job = lone(shapes, backend, self.stream, self.folder, "observe")
+            runs = sum(len(group) for group in self.groups) + 1
+            passes = max((probe.observer.passes for probe in seen), default=0)
+            limit = _TIMEOUT_S + _RUN_S * runs * passes
+            if not seen:
+                return
+            with Worker(job, timeout_s=limit, sink=self.sink) as worker:
+                sizes = self._extents(worker, shapes, list(found.values()))
+                for part in _parts(seen, sizes, len(self.groups), self.memory):
+                    yield self._part(worker, files, part, known)
+
+    def _extents(self, worker: Worker, path: Path, watches: Sequence[Any]) -> Mapping[str, Any]:
+        every = sorted({index for group in self.groups for index in group})
+        try:
+            answer = worker.ask("extents", model=str(path), indices=every, watches=watches)
+        except WorkerFailed:
+            return {}  # whatever it is, observing meets it too, or it was the shapes alone
+        extents: Mapping[str, Any] = answer["extents"]
+        return extents
+
+    def _part(
+        self, worker: Worker, files: Watched, part: Sequence[Probe], known: RangeCache
+    ) -> Mapping[str, Any]:
+        path, found, _ = files.showing(self._tensors(part))
+        keep = self.folder.resolve() / "moments" / codec.digest([list(part), self.groups])
+        command: dict[str, Any] = {
+            "model": str(path),
+            "groups": self.groups,
+            "watches": [found[probe.tensor] for probe in part],
+            "probes": list(part),
+            "keep": str(keep),
+        }
+        try:
+            answer = worker.ask("observe", **command)
+        except WorkerFailed as error:
+            failure = error.failure
+            if failure.reason.startswith("tensor '"):
+                raise BadData(failure.reason, fix=failure.fix) from None
+            why = f"the calibration run failed: {failure.reason}"
+            raise BadModel(why, fix=failure.fix or failure.reproduce) from None
+        finally:
+            path.unlink(missing_ok=True)
+        for group, answers in enumerate(answer["answers"]):
+            for probe, data in zip(part, answers, strict=True):
+                known.put(group, probe, data)
+        return answer
+
+    @staticmethod
+    def _tensors(probes: Sequence[Probe]) -> list[str]:
+        return list(dict.fromkeys(probe.tensor for probe in probes))
+
+
+_BACKEND = Cpu(level="basic")
+
+
+def _parts(
+    probes: Sequence[Probe], sizes: Mapping[str, Any], groups: int, memory: int
+) -> list[list[Probe]]:
+    """Split probes, in their order, so that each part's tensors and states fit the memory.
+
+    A tensor counts once a part, as float32; its accumulators count once a group of samples.
+    """
+    parts: list[list[Probe]] = []
+    taken = 0
+    there: set[str] = set()
+    for probe in probes:
+        extent = sizes.get(probe.tensor, {"elements": 0, "shape": ()})
+        held = groups * probe.observer.state_bytes(tuple(extent["shape"]))
+        size = _COPIES * 4 * int(extent["elements"])
+        more = held + (0 if probe.tensor in there else size)
+        if not parts or taken + more > memory:
+            parts.append([])
+            taken, there, more = 0, set(), held + size
+        parts[-1].append(probe)
+        there.add(probe.tensor)
+        taken += more
+    return parts
+
+
+def _notes(
+    known: RangeCache, probes: Sequence[Probe], ranges: Sequence[Ranges]
+) -> tuple[str, ...]:
+    reasons: dict[str, list[str]] = {}
+    for probe in probes:
+        why = known.hidden(probe.tensor)
+        if why is None and not any(probe.key in answers for answers in ranges):
+            why = "held no value on the samples"
+        if why is not None:
+            reasons.setdefault(why, []).append(probe.tensor)
+    return tuple(f"no range: {_listed(names)} {why}" for why, names in reasons.items())
+
+
+def _listed(names: Sequence[str]) -> str:
+    names = list(dict.fromkeys(names))
+    shown = ", ".join(f"'{name}'" for name in names[:_LISTED])
+    return shown if len(names) <= _LISTED else f"{shown} and {len(names) - _LISTED} more"
+
+
+class RangeCache:
+    """Answers by samples, observer and tensor; read at the start, written by `store`.
+
+    All of a folder are of one model and one stream of samples. An answer is what `packed` made,
+    or None for a tensor that held no value.
+    """
+
+    def __init__(self, folder: Path, groups: Sequence[Sequence[int]]) -> None:
+        self._path = folder / "ranges.json"
+        known = json.loads(self._path.read_text("utf-8")) if self._path.is_file() else {}
+        self._answers: dict[str, dict[str, Any]] = known.get("answers", {})
+        self._hidden: dict[str, str] = known.get("hidden", {})
+        keys = (codec.digest(list(group)) for group in groups)
+        self._groups = [self._answers.setdefault(key, {}) for key in keys]
+
+    def missing(self, probes: Sequence[Probe]) -> list[Probe]:
+        """Return the probes, one of each observer and tensor, that a group has no answer for."""
+        found = {
+            _name(probe): probe
+            for probe in probes
+            if probe.tensor not in self._hidden
+            and any(_name(probe) not in group for group in self._groups)
+        }
+        return list(found.values())
+
+    def get(self, group: int, probe: Probe) -> Mapping[str, Any] | None:
+        """Return the answer for a group, by its number."""
+        answer: Mapping[str, Any] | None = self._groups[group].get(_name(probe))
+        return answer
+
+    def put(self, group: int, probe: Probe, data: Mapping[str, Any] | None) -> None:
+        """Take an answer in."""
+        self._groups[group][_name(probe)] = data
+
+    def hide(self, reasons: Mapping[str, str]) -> None:
+        """Take in why tensors cannot be watched."""
+        self._hidden |= reasons
+
+    def hidden(self, tensor: str) -> str | None:
+        """Return why a tensor cannot be watched, or None."""
+        return self._hidden.get(tensor)
+
+    def store(self) -> None:
+        """Write all answers."""
+        write_text(
+            self._path,
+            json.dumps({"answers": self._answers, "hidden": self._hidden}),
+            durable=False,
+        )
+
+
+def _name(probe: Probe) -> str:
+    return f"{probe.observer}|{probe.tensor}|{catalog.source_digest(probe.observer)}"

@@ -1,0 +1,282 @@
+"""Which layers go back to float32: those that take most off the error of the outputs.
+
+A copy of the model rounds what a 16-bit node reads, holds and makes where the switch of its layer
+is on: one further input, a truth a layer. Products are added up in float32, as GPUs do. So one
+file answers for every choice of layers, in forward runs, on any runtime that knows the format's
+Cast. Layers are given back greedily, the worst first, and measured again after every few, as the
+error that one makes depends on its neighbours: a layer's input was rounded by the one before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.core import wording
+from ortune.core.step import Noise
+from ortune.graph.ir import edit
+from ortune.quantizers.common.float16.format import Format
+from ortune.quantizers.common.nodes import take_output
+
+HEAVY = ("Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN")
+"""Operators worth two Casts even between nodes that stay in float32; each begins a layer."""
+
+ENOUGH_DB = 50.0
+"""Outputs this near to float32's are near enough, where no number of layers is given."""
+
+MOST = 128
+"""Layers that are measured one by one; of a deeper network neighbours are taken together."""
+
+_LONG = 12
+"""Nodes of a layer, at most."""
+
+_KEPT = 32
+"""Choices that are measured again once the worst layers are back."""
+
+NAMED = 30
+"""Nodes that a note lists by name; it counts them all."""
+
+_SHARE = 4
+"""One in so many layers, at most, goes back where no number is given, but two in any case."""
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """A node that becomes 16-bit: its place in the graph, and which of its values do."""
+
+    place: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Islands:
+    """The answer of `islands`.
+
+    Attributes:
+        layers: Places of the nodes of each layer that stays in float32, the worst first.
+        before: Decibels of the outputs with every layer in 16 bits.
+        after: With those layers in float32.
+    """
+
+    layers: tuple[tuple[int, ...], ...]
+    before: float
+    after: float
+
+
+def narrowed(nodes: Sequence[ir.Node], dtype: ir.DataType) -> list[Narrow]:
+    """Return which of a graph's nodes, listed before it was converted, read or make the type."""
+    found = []
+    for place, node in enumerate(nodes):
+        read = [k for k, v in enumerate(node.inputs) if v is not None and v.dtype == dtype]
+        made = [k for k, v in enumerate(node.outputs) if v.dtype == dtype]
+        if node.graph is not None and made:
+            found.append(Narrow(place, tuple(read), tuple(made)))
+    return found
+
+
+def layers(nodes: Sequence[ir.Node], narrow: Sequence[Narrow]) -> list[list[Narrow]]:
+    """Return the layers: a heavy operator and some of the light ones behind it, in order."""
+    found: list[list[Narrow]] = []
+    for one in narrow:
+        if not found or nodes[one.place].op_type in HEAVY or len(found[-1]) >= _LONG:
+            found.append([])
+        found[-1].append(one)
+    size = math.ceil(len(found) / MOST)
+    together = (found[k : k + size] for k in range(0, len(found), size))
+    return [list(chain.from_iterable(some)) for some in together]
+
+
+def islands(
+    model: ir.Model,
+    parts: Sequence[Sequence[Narrow]],
+    format: Format,
+    noise: Noise,
+    most: int | None,
+) -> Islands:
+    """Give layers back to float32 until so many are, or the outputs are near enough.
+
+    Args:
+        noise: Runs the model; see `ortune.core.step.Noise`.
+        most: Layers to give back; None for as few as bring the outputs near enough.
+    """
+    copy, name = switched(model, parts, format)
+    count = len(parts)
+    limit = max(2, count // _SHARE) if most is None else min(most, count)
+    switches = _Trials(copy, name, count, noise)
+    groups, back = _groups(model, parts), list[int]()
+    now = before = switches.now(back)
+    while len(back) < limit and not (most is None and _decibels(now) >= ENOUGH_DB):
+        left = dict.fromkeys(group - {*back} for group in groups)
+        choices = [group for group in left if 0 < len(group) <= limit - len(back)]
+        gains = {g: _gain(now, one) / len(g) for g, one in switches.each(back, choices).items()}
+        groups = sorted((g for g in gains if gains[g] > 0), key=lambda g: -gains[g])[:_KEPT]
+        if not groups:
+            break
+        back += _taken(groups, max(1, limit // _SHARE), limit - len(back))
+        now = switches.now(back)
+    layers = tuple(tuple(one.place for one in parts[k]) for k in back)
+    return Islands(layers, _decibels(before), _decibels(now))
+
+
+class _Trials:
+    """Forward runs of a switched model: the noise with some layers in float32."""
+
+    def __init__(self, model: ir.Model, name: str, count: int, noise: Noise) -> None:
+        self._model, self._name, self._count, self._noise = model, name, count, noise
+
+    def now(self, back: Sequence[int]) -> float:
+        return self._run([back])[0]
+
+    def each(
+        self, back: Sequence[int], choices: Sequence[frozenset[int]]
+    ) -> dict[frozenset[int], float]:
+        """Return the noise with each of the choices back too."""
+        found = self._run([[*back, *group] for group in choices]) if choices else []
+        return dict(zip(choices, found, strict=True))
+
+    def _run(self, off: Sequence[Sequence[int]]) -> Sequence[float]:
+        rows = [np.zeros(self._count, bool), *(_on(self._count, one) for one in off)]
+        return self._noise(self._model, [{self._name: row} for row in rows])[1:]
+
+
+def _groups(model: ir.Model, parts: Sequence[Sequence[Narrow]]) -> list[frozenset[int]]:
+    """Return what may go back at once: a layer, and a layer with those that read it.
+
+    A tensor is rounded by who makes it and by who reads it: one of them alone may gain nothing.
+    """
+    nodes = list(model.graph)
+    layer = {nodes[one.place]: k for k, part in enumerate(parts) for one in part}
+    found = [frozenset({k}) for k in range(len(parts))]
+    for k, part in enumerate(parts):
+        values = [value for one in part for value in nodes[one.place].outputs]
+        readers = {layer[use.node] for v in values for use in v.uses() if use.node in layer}
+        found += [frozenset({k, reader}) for reader in sorted(readers - {k})]
+        found.append(frozenset({k, *readers}))
+    return list(dict.fromkeys(found))
+
+
+def _taken(groups: Sequence[frozenset[int]], wanted: int, room: int) -> list[int]:
+    """Return the layers of the first groups: about as many as wanted, none beyond the room."""
+    found: dict[int, None] = {}
+    for group in groups:
+        more = [k for k in sorted(group) if k not in found]
+        if len(found) >= wanted:
+            break
+        if len(found) + len(more) <= room:
+            found |= dict.fromkeys(more)
+    return list(found)
+
+
+def _gain(now: float, then: float) -> float:
+    """Return by how much the noise falls; from no number to a number more than anything."""
+    if math.isinf(now):
+        return 0.0 if math.isinf(then) else math.inf
+    return max(0.0, now - then)
+
+
+def switched(
+    model: ir.Model, parts: Sequence[Sequence[Narrow]], format: Format
+) -> tuple[ir.Model, str]:
+    """Return a copy that rounds where a layer's switch is on, and the name of its switches.
+
+    The switches are one input of truths, shape [layers].
+    """
+    copy = model.clone()
+    made = _Switches(copy, len(parts), format)
+    order = {one.place: k for k, part in enumerate(parts) for one in part}
+    which = {one.place: one for part in parts for one in part}
+    for place, node in enumerate(list(copy.graph)):
+        if place in order:
+            made.switch(node, which[place], order[place])
+    return copy, str(made.switches.name)
+
+
+class _Switches:
+    def __init__(self, model: ir.Model, count: int, format: Format) -> None:
+        self._graph, self._format = model.graph, format
+        self._editor = edit.Editor(model.graph)
+        name = self._editor.fresh("switches")
+        self.switches = ir.val(name, dtype=ir.DataType.BOOL, shape=[count])
+        model.graph.inputs.append(self.switches)
+        self._flags: dict[int, ir.Value] = {}
+        self._rounded: dict[ir.Value, ir.Value] = {}
+        self._layer: dict[ir.Value, int] = {}
+
+    def switch(self, node: ir.Node, narrow: Narrow, layer: int) -> None:
+        """Round what a node reads and makes in 16 bits, where its layer's switch is on."""
+        for index in narrow.inputs:
+            value = node.inputs[index]
+            if value is not None and self._layer.get(value) != layer:
+                node.replace_input_with(index, self._chosen(value, layer, node))
+        for index in narrow.outputs:
+            value = node.outputs[index]
+            uses = list(value.uses())
+            instead = self._chosen(value, layer, None)
+            for use in uses:
+                use.node.replace_input_with(use.idx, instead)
+            self._layer[instead] = layer
+            if value.is_graph_output():
+                take_output(self._editor, self._graph, value, instead)
+
+    def _chosen(self, value: ir.Value, layer: int, before: ir.Node | None) -> ir.Value:
+        """Return the value, rounded where the switch is on: in front of a node, or behind it."""
+        if value not in self._rounded:
+            array = edit.const_array(value)
+            if array is not None:
+                narrow: NDArray[np.float32] = self._format.array(array).astype(np.float32)
+                self._rounded[value] = self._editor.constant(f"{value.name}_rounded", narrow)
+            else:
+                down = self._editor.node("Cast", [value], {"to": int(self._format.dtype)})
+                up = self._editor.node("Cast", [down.outputs[0]], {"to": int(ir.DataType.FLOAT)})
+                up.outputs[0].shape, up.outputs[0].dtype = value.shape, ir.DataType.FLOAT
+                maker = value.producer()
+                if maker is None:
+                    edit.insert_first(self._graph, down, up)
+                else:
+                    edit.insert_after(maker, down, up)
+                self._rounded[value] = up.outputs[0]
+        if layer not in self._flags:
+            place = self._editor.constant("layer", np.asarray(layer, np.int64))
+            node = self._editor.node("Gather", [self.switches, place], name=f"switch_{layer}")
+            edit.insert_first(self._graph, node)
+            self._flags[layer] = node.outputs[0]
+        rounded, flag = self._rounded[value], self._flags[layer]
+        node = self._editor.node("Where", [flag, rounded, value], name=f"{value.name}_chosen")
+        node.outputs[0].shape, node.outputs[0].dtype = value.shape, ir.DataType.FLOAT
+        if before is not None:
+            edit.insert_before(before, node)
+        else:
+            last = rounded.producer()
+            assert last is not None
+            edit.insert_after(last, node)
+        return node.outputs[0]
+
+
+def told(found: Islands, nodes: Sequence[ir.Node]) -> str:
+    """Say which layers went back, each by its first node's name."""
+    if not found.layers:
+        return f"no layer given back to float32: the outputs are at {found.before:.1f} dB"
+    first = [str(nodes[layer[0]].name) for layer in found.layers]
+    more = f" and {len(first) - NAMED} more" if len(first) > NAMED else ""
+    return (
+        f"{wording.count(len(first), 'layer')} given back to float32 by the error of the outputs, "
+        f"{found.before:.1f} dB before and {found.after:.1f} dB behind: "
+        f"{', '.join(first[:NAMED])}{more}"
+    )
+
+
+def _on(count: int, off: Sequence[int]) -> NDArray[np.bool_]:
+    row = np.ones(count, bool)
+    row[list(off)] = False
+    return row
+
+
+def _decibels(noise: float) -> float:
+    return math.inf if noise == 0 else -10 * math.log10(noise)

@@ -1,0 +1,269 @@
+"""Which nodes must stay in float32, by what was measured on calibration data.
+
+A 16-bit format has a largest value L, a smallest normal value S and a unit roundoff u (float16:
+65504, 6.1e-5, 2**-11; bfloat16: 3.4e38, 1.2e-38, 2**-8). With a safety margin m and the largest
+relative error e that one operator may make of the rounding of its inputs, a node is pinned when
+
+overflow     m |x| > L for an input or output x. (Masks, beyond 1e30, stand for infinity.)
+sum          m times what a reduction adds up on its way is > L: the sum of |x| in a mean, of x**2
+             in a norm. It bounds every partial sum in any order, and 65504 is passed by means
+             that are themselves small: 1 over 256 x 256 pixels.
+vanish       S u / max |x| > e: below S values are S u apart, so that even the largest is off by e.
+divisor      S u / min |x| > e where a tiny x is divided by, or its root or logarithm is taken.
+step         |x| u > e where an absolute error counts: Softmax, sines, rounding to integers. The
+             same argument makes TensorRT Model Optimizer's AutoCast pin all beyond 512, where
+             float16 is 1/2 apart; here only operators that are hurt by it.
+cancel       u max |in| / max |out| > e in Add, Sub and Sum: the condition number of a sum
+             (Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed. 2002, 1.7 and 4.2).
+products     Only for runtimes that add up products in 16 bits: m max |x| max sum |w| > L, or
+             sqrt(K) u > e for K products (Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ortune.core.observer import Observer, Probe, Ranges
+from ortune.core.plugins import catalog, codec
+from ortune.graph.ir import edit
+from ortune.quantizers.common.float16.format import Format, ValueKind
+from ortune.quantizers.common.layers import layers
+
+SUMS = ("GlobalAveragePool", "ReduceL1", "ReduceLogSum", "ReduceMean", "ReduceSum")
+"""Operators that add up what they read."""
+
+_SQUARES_TEXT = (
+    "GlobalLpPool InstanceNormalization LpNormalization MeanVarianceNormalization ReduceL2 "
+    "ReduceSumSquare"
+)
+SQUARES = tuple(_SQUARES_TEXT.split())
+"""Operators that add up squares. LayerNormalization and its like do so in float32, by the standard
+(``stash_type``)."""
+
+STEPS = ("Ceil", "Cos", "Floor", "LogSoftmax", "Mod", "Round", "Sin", "Softmax", "Tan")
+"""Operators that turn an absolute error into a relative one, or into a wrong integer."""
+
+PRECISE = ("cancel", "divisor", "step")
+"""Rules by which what makes the inputs stays in float32 with the node."""
+
+_MOVERS_TEXT = "Expand Flatten Gather Identity Reshape Slice Squeeze Transpose Unsqueeze"
+MOVERS = tuple(_MOVERS_TEXT.split())
+"""Operators that move values and compute nothing."""
+
+DIVIDED = {"Div": 1, "Log": 0, "Reciprocal": 0, "Sqrt": 0}
+"""Operators that magnify the relative error of tiny inputs, with the input that matters."""
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A node that stays in float32: what was measured, and which of the rules it breaks."""
+
+    node: ir.Node
+    value: float
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.node.name} ({self.rule} {self.value:.3g})"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How strictly measured values are judged.
+
+    Attributes:
+        margin: Unseen values may be this many times larger than those measured.
+        loss: Largest relative error that an operator may make of its inputs' rounding.
+        wide_sums: Products are added up in float32.
+    """
+
+    format: Format
+    margin: float
+    loss: float
+    wide_sums: bool
+
+    def large(self, value: float) -> bool:
+        """A value may overflow."""
+        return self.margin * value > self.format.largest
+
+    def small(self, value: float) -> bool:
+        """A value that is not zero loses its leading digits."""
+        return 0 < value * self.loss < self.format.smallest * self.format.roundoff
+
+    def magnified(self, factor: float) -> bool:
+        """Rounding errors grow too large when multiplied by this."""
+        return factor * self.format.roundoff > self.loss
+
+
+def probes(nodes: Sequence[ir.Node], kinds: Mapping[ir.Value, ValueKind]) -> list[Probe]:
+    """Return what has to be measured for the rules."""
+    finite = _observer("finite")
+    found = dict.fromkeys(
+        Probe(str(value.name), finite) for node in nodes for value in floats(node, kinds)
+    )
+    for node in nodes:
+        found.update(dict.fromkeys(_inner(node, kinds)))
+    return list(found)
+
+
+def pins(
+    nodes: Sequence[ir.Node], kinds: Mapping[ir.Value, ValueKind], ranges: Ranges, rules: Rules
+) -> list[Pin]:
+    """Return the nodes to pin, in their order, each by the first rule that it breaks."""
+    judge = _Judge(kinds, ranges, rules)
+    found = {node: pin for node in nodes if (pin := judge.pin(node)) is not None}
+    known = set(nodes)
+    todo = [node for node in nodes if node in found and found[node].rule in PRECISE]
+    while todo:
+        node = todo.pop()
+        for value in judge.culprits(node) if node.op_type not in MOVERS else node.inputs[:1]:
+            maker = None if value is None else value.producer()
+            if maker is not None and maker in known and maker not in found:
+                found[maker] = Pin(maker, found[node].value, found[node].rule)
+                if maker.op_type in MOVERS:
+                    todo.append(maker)
+    return [found[node] for node in nodes if node in found]
+
+
+def floats(node: ir.Node, kinds: Mapping[ir.Value, ValueKind]) -> Iterator[ir.Value]:
+    """Yield what a node reads and writes in float32, constants aside."""
+    for value in (*node.inputs, *node.outputs):
+        known = value is not None and value.name and kinds.get(value) is ValueKind.FLOAT
+        if value is not None and known and edit.const_tensor(value) is None:
+            yield value
+
+
+class _Judge:
+    def __init__(self, kinds: Mapping[ir.Value, ValueKind], ranges: Ranges, rules: Rules) -> None:
+        self._kinds, self._ranges, self._rules = kinds, ranges, rules
+
+    def pin(self, node: ir.Node) -> Pin | None:
+        rules = self._rules
+        values = list(floats(node, self._kinds))
+        peak = max((self._peak(value) for value in values), default=0.0)
+        if rules.large(peak):
+            return Pin(node, peak, "overflow")
+        for probe in _inner(node, self._kinds):
+            seen = self._ranges.get(probe.key)
+            if seen is None:
+                continue
+            if node.op_type in DIVIDED:
+                if rules.small(seen.low):
+                    return Pin(node, seen.low, "divisor")
+            elif rules.large(seen.high):
+                return Pin(node, seen.high, "sum")
+        if any(rules.small(self._peak(value)) for value in node.outputs if value in values):
+            return Pin(node, max(self._peak(value) for value in node.outputs), "vanish")
+        if rules.magnified(factor := self._factor(node)):
+            return Pin(node, factor, "cancel" if node.op_type in _ADDS else "step")
+        return None if rules.wide_sums else self._products(node)
+
+    def culprits(self, node: ir.Node) -> list[ir.Value]:
+        """Return the inputs whose rounding would hurt: what makes them must not round either."""
+        if node.op_type in DIVIDED:
+            return [value for value in (node.inputs[DIVIDED[node.op_type]],) if value is not None]
+        values = [value for value in node.inputs if value is not None]
+        if node.op_type not in _ADDS:
+            return values[:1]
+        out = self._peak(node.outputs[0])
+        return [value for value in values if self._rules.magnified(self._peak(value) / out)]
+
+    def _factor(self, node: ir.Node) -> float:
+        """By how much the node multiplies the rounding errors of its inputs."""
+        values = [value for value in node.inputs if value is not None]
+        if not values or self._kinds.get(values[0]) is not ValueKind.FLOAT:
+            return 0.0
+        match node.op_type:
+            case "Softmax" | "LogSoftmax":
+                seen = self._ranges.get(str(values[0].name))
+                return abs(seen.high) if seen else 0.0
+            case "Cast":
+                to = ir.DataType(edit.attribute(node, "to", 1))
+                return self._peak(values[0]) if to.is_integer() else 0.0
+            case op if op in STEPS:
+                return self._peak(values[0])
+            case op if op in _ADDS:
+                out = self._peak(node.outputs[0])
+                return max(map(self._peak, values)) / out if out else 0.0
+            case _:
+                return 0.0
+
+    def _products(self, node: ir.Node) -> Pin | None:
+        layer = next(layers([node], ("Conv", "ConvTranspose", "MatMul", "Gemm")), None)
+        if layer is None:
+            return None
+        terms = math.prod(layer.shape) // max(layer.shape[layer.axis], 1)
+        # Return the largest sum of magnitudes that one output multiplies its inputs with.
+        array = np.abs(layer.array())
+        others = tuple(axis for axis in range(array.ndim) if axis != layer.axis)
+        bound = self._peak(layer.x) * float(
+            array.sum(axis=others, dtype=np.float64).max(initial=0.0)
+        )
+        if self._rules.large(bound):
+            return Pin(node, bound, "products")
+        if self._rules.magnified(math.sqrt(terms)):
+            return Pin(node, math.sqrt(terms), "products")
+        return None
+
+    def _peak(self, value: ir.Value | None) -> float:
+        """Return the largest magnitude; 0 where nothing is known."""
+        if value is None:
+            return 0.0
+        seen = self._ranges.get(str(value.name))
+        if seen is not None:
+            return max(abs(seen.low), abs(seen.high))
+        array = edit.const_array(value)
+        if array is None or array.dtype.kind != "f" or not array.size:
+            return 0.0
+        known = np.abs(array[np.isfinite(array)])
+        return float(known.max(initial=0.0))
+
+
+_ADDS = ("Add", "Sub", "Sum")
+
+
+def _inner(node: ir.Node, kinds: Mapping[ir.Value, ValueKind]) -> Iterator[Probe]:
+    index = DIVIDED.get(node.op_type, 0)
+    if node.domain or len(node.inputs) <= index:
+        return
+    x = node.inputs[index]
+    if x is None or kinds.get(x) is not ValueKind.FLOAT or edit.const_tensor(x) is not None:
+        return
+    if node.op_type in DIVIDED:
+        yield Probe(str(x.name), _observer("magnitude"), f"{x.name}:magnitude")
+    elif node.op_type in (*SUMS, *SQUARES) and (axes := _axes(node, x)) is not None:
+        power = 2 if node.op_type in SQUARES else 1
+        name = f"{x.name}:sums{list(axes)}^{power}"
+        yield Probe(str(x.name), _observer("sums", axes=axes, power=power), name)
+
+
+def _axes(node: ir.Node, x: ir.Value) -> tuple[int, ...] | None:
+    """Return the axes of a reduction, () for all; None when they are not known."""
+    rank = None if x.shape is None else len(x.shape)
+    match node.op_type:
+        case "LpNormalization":
+            return (int(edit.attribute(node, "axis", -1)),)
+        case "MeanVarianceNormalization":
+            return tuple(edit.attribute(node, "axes", (0, 2, 3)))
+        case "GlobalAveragePool" | "GlobalLpPool" | "InstanceNormalization":
+            return None if rank is None else tuple(range(2, rank))
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        array = edit.const_array(node.inputs[1])
+        axes = None if array is None else tuple(int(axis) for axis in array.ravel())
+    else:
+        axes = tuple(edit.attribute(node, "axes", ()))
+    if axes == () and edit.attribute(node, "noop_with_empty_axes", 0):
+        return None
+    return axes
+
+
+@functools.cache
+def _observer(name: str, axes: tuple[int, ...] | None = None, power: int = 1) -> Observer:
+    fields = {} if axes is None else {"axes": axes, "power": power}
+    found: Observer = codec.build(catalog.load(Observer, name), fields)
+    return found

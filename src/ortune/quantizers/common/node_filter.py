@@ -1,0 +1,103 @@
+"""Which nodes the user means: names, shell-style patterns and regular expressions."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections.abc import Callable, Sequence
+
+import onnx_ir as ir
+
+from ortune.core.errors import BadSettings
+from ortune.graph.ir import edit
+
+_NAMES = "ortune.node-names"
+_NEAR = 3
+
+
+def remember_names(model: ir.Model) -> None:
+    """Keep the names of all nodes: those that a step folds away may still be named.
+
+    They are kept in memory only, never in the file.
+    """
+    known = model.meta.setdefault(_NAMES, set())
+    known.update(node.name for node in edit.every_node(model) if node.name)
+
+
+def chosen(model: ir.Model, patterns: Sequence[str], option: str) -> frozenset[ir.Node]:
+    """Return the nodes that any of the patterns names.
+
+    Args:
+        model: With the names that `remember_names` kept, if any.
+        patterns: ``*``, ``?`` and ``[...]`` match as in a shell; ``re:`` begins a regular
+            expression, which must match the whole name.
+        option: What the patterns were given as.
+
+    Raises:
+        BadSettings: A pattern matches no node of the model, or is not a regular expression.
+    """
+    if not patterns:
+        return frozenset()
+    nodes = [(node, node.name or "") for node in edit.every_node(model)]
+    gone: set[str] = model.meta.get(_NAMES, set())
+    found: set[ir.Node] = set()
+    for pattern in patterns:
+        matches = _matcher(pattern, option)
+        hits = {node for node, name in nodes if matches.fullmatch(name)}
+        if not hits and not any(map(matches.fullmatch, gone)):
+            raise _nothing(pattern, option, [name for _, name in nodes])
+        found |= hits
+    return frozenset(found)
+
+
+def wanted(model: ir.Model, include: Sequence[str], exclude: Sequence[str]) -> frozenset[ir.Node]:
+    """Return the nodes that `include` names, all when empty, but those that `exclude` names.
+
+    Raises:
+        BadSettings: As `chosen`.
+    """
+    left = chosen(model, exclude, "exclude")
+    named = chosen(model, include, "include") if include else frozenset(edit.every_node(model))
+    return named - left
+
+
+def literally(name: str) -> str:
+    """Return the pattern that matches one name and nothing else."""
+    escaped = re.sub(r"([*?[])", r"[\1]", name)
+    return f"[r]{escaped[1:]}" if escaped.startswith("re:") else escaped
+
+
+def names(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return what says whether any of these patterns is a node's name.
+
+    Regular expressions are left out: the patterns may be a stranger's.
+    """
+    plain = [pattern for pattern in patterns if not pattern.startswith("re:")]
+    spelled = {re.sub(r"\[([*?[r])\]", r"\1", pattern) for pattern in plain}
+    literal = {name for name in spelled if literally(name) in plain}
+    wild = [pattern for pattern in plain if re.sub(r"\[([*?[r])\]", r"\1", pattern) not in literal]
+    others = [re.compile(fnmatch.translate(pattern)) for pattern in wild]
+    return lambda name: name in literal or any(one.fullmatch(name) for one in others)
+
+
+def _matcher(pattern: str, option: str) -> re.Pattern[str]:
+    try:
+        own = pattern.startswith("re:")
+        return re.compile(pattern[3:] if own else fnmatch.translate(pattern))
+    except re.error as error:
+        raise BadSettings(
+            f"{option}: '{pattern}' is not a regular expression: {error}",
+            fix="write re: and a Python regular expression, or a name with * and ?",
+        ) from None
+
+
+def _nothing(pattern: str, option: str, names: Sequence[str]) -> BadSettings:
+    bare = pattern.removeprefix("re:").strip("*?.")
+    near = [name for name in names if bare and bare.lower() in name.lower()][:_NEAR]
+    near = near or difflib.get_close_matches(bare, names, n=_NEAR, cutoff=0.5)
+    shown = ", ".join(near or sorted(names)[:_NEAR])
+    return BadSettings(
+        f"{option} pattern '{pattern}' matches no node",
+        fix=f"use node names, with * and ?, or re: and a regular expression; such as {shown}",
+    )

@@ -1,0 +1,242 @@
+"""Where quantize / dequantize pairs go, so that a runtime fuses them into integer kernels.
+
+A pair follows a tensor (before its readers), never an edge. Three kinds of tensor get one:
+
+- what a layer multiplies with its weight;
+- what a convolution makes, after the Relu or Clip that the kernel absorbs: integer convolutions
+  write integers, so every reader of such a tensor reads the rounded values;
+- what a follower makes: an operator between two integer tensors that has an integer kernel itself
+  or only moves values. It is taken only if a layer further down reads its integers.
+
+Which operators follow, `runtime_rules` lists; all others stay in float between a pair. Every graph
+is placed by itself: a tensor that a body takes from outside has its pair inside too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortune.core.observer import Ranges
+from ortune.graph.ir import edit
+from ortune.graph.ir.uses import only_reader
+from ortune.quantizers.common import grid
+from ortune.quantizers.common.layers import Layer
+from ortune.quantizers.common.qdq.runtime_rules import RULES, Gives
+from ortune.quantizers.common.qdq.scope import Scope
+from ortune.transforms.common.simplify.clamps import clamp
+
+MOVES = frozenset(row.op for row in RULES if row.gives is Gives.MOVES)
+"""Operators that only move values: the output takes the input's grid.
+
+A linear Resize computes in float between its pairs, but the tensors around it stay integers.
+"""
+
+ABSORBED = ("Relu", "Clip")
+"""Activations that a kernel does by its grid, which starts at zero as they do."""
+
+OPSET = 13
+"""Pairs are written from here on: bounds of a Clip are inputs."""
+
+GREEDY = ("Conv", "ConvTranspose", "Gemm")
+"""Layers that onnxruntime quantizes by itself, weights per tensor, between two pairs."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The answer of `place`.
+
+    Attributes:
+        tensors: Tensor that gets a pair -> tensor whose range it takes, in graph order.
+        replaced: Those whose every reader takes the rounded values.
+        followers: Nodes between that become integer too.
+        guarded: Tensors of float layers that a pair on either side would make integer.
+    """
+
+    graph: ir.Graph
+    layers: tuple[Layer, ...]
+    tensors: dict[ir.Value, ir.Value]
+    replaced: frozenset[ir.Value]
+    followers: frozenset[ir.Node]
+    guarded: frozenset[ir.Value]
+
+    def watched(self) -> list[ir.Value]:
+        """Return the tensors whose ranges are needed."""
+        return list(dict.fromkeys(self.tensors.values()))
+
+
+def place_all(found: Scope, through: Sequence[str], ranges: Ranges | None) -> list[Placement]:
+    """Place the layers of every graph; note in the scope which ranges leave out.
+
+    Args:
+        found: The layers wanted, by graph.
+        through: Operators that may be followers.
+        ranges: From calibration; None while they are not known, and then all are usable.
+    """
+
+    def usable(value: ir.Value) -> bool:
+        if ranges is None:
+            return True
+        seen = next((ranges[str(v.name)] for v in moved(value) if v.name in ranges), None)
+        return seen is not None and grid.usable(seen)
+
+    placements = []
+    for graph, layers in found.layers.items():
+        placement = place(graph, layers, through, usable, found.left)
+        placements.append(placement)
+        lost = {layer.node for layer in layers} - {layer.node for layer in placement.layers}
+        why = "have no range: the data leaves them unused or zero"
+        found.why.update(dict.fromkeys(lost, why))
+    return placements
+
+
+def place(
+    graph: ir.Graph,
+    layers: Sequence[Layer],
+    through: Sequence[str],
+    usable: Callable[[ir.Value], bool],
+    left: frozenset[ir.Node],
+) -> Placement:
+    """Choose the tensors that get a pair.
+
+    Args:
+        layers: Candidates; those with an unusable tensor are left out.
+        through: Operators that may be followers, but for the nodes `left`.
+    """
+    taken = [
+        layer
+        for layer in layers
+        if usable(layer.x) and (not layer.convolves or usable(after(layer.node)))
+    ]
+    wanted = {layer.x for layer in taken}
+    made = {after(layer.node) for layer in taken if layer.convolves}
+    at_work = {layer.node for layer in taken}
+    free = [n for n in graph if n not in at_work and n not in left and _follows(n, through)]
+    reached, source = _forward(free, wanted | made, usable)
+    kept = _backward(reached, wanted)
+    inner = {out for node in kept for out in reached[node]}
+    read = {value for node in kept for value in float_inputs(node) if value is not None}
+    chosen = wanted | made | inner | read
+    captured = [layer.x for layer in taken if outside(layer.x, graph)]
+    tensors = {
+        value: source[value] if value in inner and value in source else value
+        for value in (*dict.fromkeys(captured), *_in_order(graph))
+        if value in chosen
+    }
+    replaced = made | inner
+    guarded = {
+        after(node)
+        for node in graph
+        if node.op_type in GREEDY and node not in at_work and node.inputs[0] in replaced
+    }
+    return Placement(
+        graph,
+        tuple(taken),
+        tensors,
+        frozenset(replaced),
+        frozenset(kept),
+        frozenset(guarded & chosen),
+    )
+
+
+def after(node: ir.Node) -> ir.Value:
+    """Return the tensor that carries the node's integers: behind the activation it absorbs."""
+    value = node.outputs[0]
+    reader = only_reader(value)
+    if reader is None or reader.domain or reader.graph is not node.graph:
+        return value
+    return reader.outputs[0] if absorbed(reader.outputs[0]) else value
+
+
+def absorbed(value: ir.Value) -> bool:
+    """Say whether a Relu or Clip makes a tensor, and cuts it off at zero."""
+    node = value.producer()
+    if node is None or node.op_type not in ABSORBED or node.domain:
+        return False
+    found = clamp(value, OPSET)
+    return found is not None and found.low == 0 < found.high
+
+
+def outside(value: ir.Value, graph: ir.Graph) -> bool:
+    """Say whether a body that reads the tensor takes it from a graph around it."""
+    node = value.producer()
+    if node is not None:
+        return node.graph is not graph
+    return not any(value is given for given in graph.inputs)
+
+
+def moved(value: ir.Value) -> Iterator[ir.Value]:
+    """Yield the tensor and those it was moved from: any of them may carry the common range."""
+    while True:
+        yield value
+        node = value.producer()
+        if node is None or node.op_type not in MOVES or node.inputs[0] is None:
+            return
+        value = node.inputs[0]
+
+
+def float_inputs(node: ir.Node) -> list[ir.Value | None]:
+    """Return the inputs that carry values, leaving out shapes, axes and sizes."""
+    return list(node.inputs[:1]) if node.op_type in MOVES else list(node.inputs)
+
+
+def _follows(node: ir.Node, through: Sequence[str]) -> bool:
+    """Say whether the operator, with these attributes, has an integer kernel."""
+    match node.op_type:
+        case op if op not in through or node.domain:
+            return False
+        case "MaxPool":
+            return len(node.outputs) == 1 or not node.outputs[1].uses()
+        case _:
+            return True
+
+
+def _forward(
+    nodes: Iterable[ir.Node], start: set[ir.Value], usable: Callable[[ir.Value], bool]
+) -> tuple[dict[ir.Node, list[ir.Value]], dict[ir.Value, ir.Value]]:
+    """Find every node that integers can reach, with the tensors that would carry its results."""
+    integers = set(start)
+    source: dict[ir.Value, ir.Value] = {}
+    reached: dict[ir.Node, list[ir.Value]] = {}
+    for node in nodes:
+        inputs = [value for value in float_inputs(node) if value is not None]
+        ready = [value in integers for value in inputs]
+        if not any(ready):
+            continue
+        if not all(ready) and not (node.op_type == "Concat" and _joins(node, inputs, usable)):
+            continue
+        moves = node.op_type in MOVES
+        outputs = list(node.outputs) if moves else [after(node)]
+        if moves:
+            source |= {out: source.get(inputs[0], inputs[0]) for out in outputs}
+        elif not all(map(usable, outputs)):
+            continue
+        reached[node] = outputs
+        integers.update(outputs)
+    return reached, source
+
+
+def _joins(node: ir.Node, inputs: Sequence[ir.Value], usable: Callable[[ir.Value], bool]) -> bool:
+    """Say whether every part of a Concat may have a pair of its own."""
+    home = node.graph
+    return isinstance(home, ir.Graph) and all(
+        edit.const_tensor(value) is None and not outside(value, home) and usable(value)
+        for value in inputs
+    )
+
+
+def _backward(reached: dict[ir.Node, list[ir.Value]], wanted: set[ir.Value]) -> list[ir.Node]:
+    needed, kept = set(wanted), []
+    for node in reversed(reached):
+        if any(out in needed for out in reached[node]):
+            kept.append(node)
+            needed.update(value for value in float_inputs(node) if value is not None)
+    return kept
+
+
+def _in_order(graph: ir.Graph) -> Iterable[ir.Value]:
+    yield from graph.inputs
+    for node in graph:
+        yield from node.outputs

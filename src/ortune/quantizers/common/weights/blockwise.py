@@ -1,0 +1,257 @@
+"""Weight-only quantization in blocks: from settings to packed tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from ortune.core import wording
+from ortune.core.errors import BadData, BadSettings, Refused
+from ortune.core.observer import Moments, Observer, Probe, Ranges
+from ortune.core.plugins import catalog
+from ortune.core.step import Quantizer
+from ortune.graph.ir import edit
+from ortune.graph.shapes.infer import infer
+from ortune.quantizers.common.block_grid import SLAB, Bits, Packed, Spec, fold, nearest, pack
+from ortune.quantizers.common.layers import is_last
+from ortune.quantizers.common.node_filter import wanted
+from ortune.quantizers.common.rounding import blocks as rounding
+from ortune.quantizers.common.weights.matmuls import (
+    UNKNOWN_RANK,
+    BlockableWeights,
+    Product,
+    Rows,
+    TableLookup,
+    find,
+)
+from ortune.quantizers.common.weights.write import Writer
+from ortune.transforms.common.raise_version import raise_to
+
+Method: TypeAlias = Literal["rtn", "hqq", "gptq"]
+
+BLOCK_OPSET = 21
+"""DequantizeLinear has blocks and 4-bit types from here on."""
+
+PACKED = "com.microsoft::MatMulNBits"
+"""In a model that arrived with weights in blocks."""
+
+
+@dataclass(frozen=True)
+class BlockWeights(Quantizer):
+    """Weights of few bits, one step for every block of a row; activations stay float.
+
+    Attributes:
+        ops: Operators whose weights are stored.
+        min_size: Weights with fewer elements stay in float.
+        form: ``nbits``: MatMulNBits and GatherBlockQuantized, onnxruntime's operators; OpenVINO
+            reads them too. ``qdq``: block-wise DequantizeLinear of opset 21, standard, which
+            onnxruntime turns into MatMulNBits when it loads the file.
+        block: Weights that share a step: 16, 32, 64, 128 or 256. Smaller is more exact and
+            larger: with 4 bits, 5 bits a weight at 32 and 4.25 at 128.
+        symmetric: Zero points in the middle, not stored.
+        method: How weights are rounded. ``rtn``: each to the nearest. ``hqq``: on grids that are
+            refined first, without data. ``gptq``: on these grids, later weights making up for the
+            errors of earlier ones; needs calibration data.
+        accuracy_level: What onnxruntime may round activations to inside a MatMulNBits: 0 and 1
+            float32, 4 int8, which is faster. For ``qdq`` the session key
+            ``session.qdq_matmulnbits_accuracy_level`` says it, 4 unless set.
+        head: Store the last product too. Off leaves it to a step behind, such as int8-dynamic: the
+            product that names the next token is large, and costs most accuracy.
+        include: Names of nodes to look at; * and ? match, re: begins a regular expression. Empty
+            looks at all.
+        exclude: Names of nodes to leave in float.
+        damping: For ``gptq``: share of the mean second moment that is added to all inputs'.
+        act_order: For ``gptq``: the weights of large inputs are rounded first.
+    """
+
+    needs_opset: ClassVar[int] = 13
+    bits: ClassVar[Bits]
+
+    ops: tuple[str, ...] = ("MatMul", "Gemm", "Gather")
+    min_size: int = 1024
+    form: str = "nbits"
+    block: int = 32
+    symmetric: bool = True
+    method: Method = "hqq"
+    accuracy_level: int = 4
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    damping: float = 0.01
+    act_order: bool = True
+    head: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.accuracy_level <= 4:
+            raise BadSettings(
+                f"accuracy_level={self.accuracy_level} is not 0 to 4",
+                fix="use 0 for float32 products or 4 for int8 ones",
+            )
+        if self.damping <= 0:
+            raise BadSettings(f"damping={self.damping} is not positive", fix="0.01 is usual")
+        _ = self.spec
+
+    @property
+    def spec(self) -> Spec:
+        """The kind of grid."""
+        return Spec(self.bits, self.block, self.symmetric)
+
+    @property
+    def calibrates(self) -> bool:
+        return self.method == "gptq"
+
+    def probes(self, model: ir.Model) -> Sequence[Probe]:
+        """Return the inputs of the products, for ``gptq``."""
+        if not self.calibrates:
+            return []
+        edit.inline(model)
+        observer = catalog.load(Observer, "moments")()
+        names = dict.fromkeys(str(product.x.name) for product in self._find(model).products)
+        return [Probe(name, observer) for name in names]
+
+    def apply(self, model: ir.Model, ranges: Ranges) -> int:
+        """Pack the weights and return how many were."""
+        edit.inline(model)
+        found = self._find(model)
+        if UNKNOWN_RANK in found.skipped and infer(model):
+            found = self._find(model)
+        if not found.products and not found.tables:
+            why = found.reasons() or f"no {', '.join(self.taken or self.ops)} reads one"
+            convolutions = sum("Conv" in node.op_type for node in edit.every_node(model))
+            if convolutions:
+                why += (
+                    "; no kernel for weights in blocks: "
+                    f"{wording.count(convolutions, 'convolution')}"
+                )
+            raise Refused(
+                f"no weight to store in {wording.count(self.spec.bits, 'bit')}: {why}",
+                fix="see `ortune inspect` for the model's operators and dtypes",
+            )
+        standard = self.form == "qdq"
+        if standard and model.opset_imports.get("", 0) < BLOCK_OPSET:
+            raise_to(model, BLOCK_OPSET)
+            found = self._find(model)
+        writer = Writer(model, self.accuracy_level, standard=standard)
+        groups = _apart(_grouped(found)) if standard else _grouped(found)
+        orders = _Orders(ranges, self.damping, self.act_order)
+        for rows, products, tables in groups:
+            order = orders.of(products) if self.method == "gptq" else None
+            if order is None and products and self.method == "gptq":
+                edit.note(model, f"no sample reaches '{products[0].node.name}': rounded by hqq")
+            packed = pack_rows(rows, self.spec, self.method, order)
+            writer.write(packed, rows, products, tables)
+        if found.skipped:
+            edit.note(model, f"left in float: {found.reasons()}")
+        return len(groups)
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """Those of `ops` whose weights may be stored in blocks."""
+        return tuple(op for op in self.ops if op in ("MatMul", "Gemm", "Gather"))
+
+    def _find(self, model: ir.Model) -> BlockableWeights:
+        found = find(
+            model,
+            self.taken,
+            min_size=self.min_size,
+            whole=self.spec.block if self.form == "qdq" else 1,
+            among=wanted(model, self.include, self.exclude),
+        )
+        if not self.head:
+            nodes = {product.node for product in found.products}
+            kept = [one for one in found.products if not is_last(one.node, nodes)]
+            found.skipped["last product"] += len(found.products) - len(kept)
+            found.products = kept
+        return found
+
+
+def pack_rows(
+    rows: Rows, spec: Spec, method: Method, order: rounding.Order | None = None
+) -> Packed:
+    """Round and pack one weight, some rows at a time.
+
+    Without an order `gptq` rounds as `hqq`: tables that are only looked up have none.
+    """
+    dtype = rows.dtype.numpy()
+    count, width = rows.shape
+    blocks = spec.blocks(width)
+    integers = np.empty((count, blocks, spec.block * spec.bits // 8), np.uint8)
+    scale = np.empty((count, blocks), dtype)
+    zero = None if spec.symmetric else np.empty((count, -(-blocks * spec.bits // 8)), np.uint8)
+    for part, slab in rows.slabs(SLAB):
+        folded = fold(slab, spec)
+        steps = nearest(folded, spec, dtype)
+        if method != "rtn":
+            steps = rounding.refine(folded, steps, spec, dtype)
+        if order is None:
+            whole = steps.integers(folded, spec)
+        else:
+            whole = rounding.round_rows(slab, steps, order, spec)
+        integers[part], scale[part] = pack(whole, spec.bits), steps.scale
+        if zero is not None:
+            zero[part] = pack(steps.zero, spec.bits)
+    return Packed(spec, width, integers, scale, zero)
+
+
+Group: TypeAlias = tuple[Rows, list[Product], list[TableLookup]]
+"""A weight with the nodes that read it."""
+
+
+def _grouped(found: BlockableWeights) -> list[Group]:
+    """Return who reads each weight: what several read is packed once."""
+    groups: dict[Rows, Group] = {}
+    for product in found.products:
+        groups.setdefault(product.rows, (product.rows, [], []))[1].append(product)
+    for table in found.tables:
+        groups.setdefault(table.rows, (table.rows, [], []))[2].append(table)
+    return list(groups.values())
+
+
+def _apart(groups: Sequence[Group]) -> list[Group]:
+    """Give every product a weight of its own: onnxruntime 1.31.1 fuses one reader of a weight."""
+    found: list[Group] = []
+    for rows, products, tables in groups:
+        found.append((rows, products[:1], tables))
+        found += [(rows, [product], []) for product in products[1:]]
+    return found
+
+
+class _Orders:
+    """Finds the order of a weight's columns; layers that read one tensor share it."""
+
+    def __init__(self, ranges: Ranges, damping: float, act_order: bool) -> None:
+        self._ranges, self._damping, self._act_order = ranges, damping, act_order
+        self._last: tuple[tuple[str, ...], rounding.Order | None] = ((), None)
+
+    def of(self, products: Sequence[Product]) -> rounding.Order | None:
+        """Return it from the moments over the inputs of all products that share the weight.
+
+        None where there is nothing to go by: a table that is only looked up, or layers in
+        branches that no sample takes.
+        """
+        names = tuple(dict.fromkeys(str(product.x.name) for product in products))
+        if self._last[0] != names:
+            self._last = (names, self._find(names))
+        return self._last[1]
+
+    def _find(self, names: Sequence[str]) -> rounding.Order | None:
+        seen: list[Moments] = []
+        for name in names:
+            known = self._ranges.get(name)
+            if not self._ranges:
+                raise BadData(
+                    f"the values of '{name}' were not observed",
+                    fix="give samples with --data, or use method=hqq: it needs none",
+                )
+            if known is not None and known.moments is not None and known.moments.count:
+                seen.append(known.moments)
+        if not seen:
+            return None
+        count = sum(moments.count for moments in seen)
+        second = np.zeros_like(seen[0].second[0])
+        for moments in seen:
+            second += moments.count / count * moments.second[0]
+        return rounding.order(second, self._damping, act_order=self._act_order)

@@ -1,0 +1,235 @@
+"""Stores the weights and biases of layers as integers behind DequantizeLinear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.graph.ir import edit
+from ortune.quantizers.common import grid as grids
+from ortune.quantizers.common.grid import Grid, Kind
+from ortune.quantizers.common.layers import Layer, transposed
+from ortune.quantizers.common.nodes import constants, dequantized, discard_back
+from ortune.quantizers.common.qdq import runtime_rules
+from ortune.quantizers.common.qdq.runtime_rules import Gives
+from ortune.quantizers.common.qdq.smooth import Smoothing, add_product
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A weight in the file, once for all that read it.
+
+    Attributes:
+        axis: Channels in `integers`; None for one step for all.
+        order: Axes of the float constant, in the order they have in `integers`.
+        grid: The steps, with the channels where the layer sees them.
+    """
+
+    integers: ir.Value
+    scale: ir.Value
+    zero: ir.Value
+    axis: int | None
+    order: tuple[int, ...]
+    grid: Grid
+
+    @classmethod
+    def add(
+        cls,
+        editor: edit.Editor,
+        stem: str,
+        integers: NDArray[Any],
+        grid: Grid,
+        axis: int | None,
+        order: tuple[int, ...],
+    ) -> Stored:
+        """Add the constants of a weight."""
+        whole, scale, zero = constants(
+            editor, stem, int=integers, scale=grid.scale, zero=grid.zero
+        )
+        return cls(whole, scale, zero, axis, order, grid)
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """Of the integers."""
+        return ir.DataType.from_numpy(self.grid.zero.dtype)
+
+
+Key: TypeAlias = tuple[ir.Value, float, ir.Value | None, tuple[int, ...]]
+"""What makes weights differ: constant, factor taken off a Gemm, smoothed activation, and the
+order of axes where nothing may stand behind the integers."""
+
+
+class Packer:
+    """Packs the layers of a model; a weight that several layers share is stored once.
+
+    Layers that share a weight agree on its channels, or take one step for all of it. A layer that
+    reads it transposed transposes the integers, which runtimes do once, at load; for a target that
+    wants them straight they are stored once more. Integers lie in the main graph; every body that
+    uses them has a DequantizeLinear of its own, as runtimes look for it beside the layer.
+    """
+
+    def __init__(
+        self,
+        editor: edit.Editor,
+        layers: Sequence[Layer],
+        *,
+        per_channel: bool,
+        reduce_range: bool,
+        kind: Kind,
+        target: runtime_rules.Target = "cpu",
+    ) -> None:
+        self._editor = editor
+        self._target: runtime_rules.Target = target
+        self._float_bias = runtime_rules.holds(target, Gives.FLOAT_BIAS)
+        self._straight = runtime_rules.holds(target, Gives.STRAIGHT)
+        self._reduce_range = reduce_range
+        self._kind: Kind = kind
+        self._axes: dict[ir.Value, set[int | None]] = {}
+        self._orders: dict[ir.Value, set[tuple[int, ...]]] = {}
+        for layer in layers:
+            source, order = transposed(layer.weight)
+            alone = per_channel and self._by_channel(layer)
+            self._axes.setdefault(source, set()).add(order[layer.axis] if alone else None)
+            self._orders.setdefault(source, set()).add(order)
+        self._stored: dict[Key, Stored] = {}
+        self._read: dict[tuple[int, int, tuple[int, ...]], ir.Value] = {}
+
+    def pack(
+        self, layer: Layer, step: NDArray[np.float32], smooth: Smoothing | None = None
+    ) -> None:
+        """Store a layer's weight and bias, by the scalar step of its activation's grid."""
+        source, order = transposed(layer.weight)
+        axes = self._axes[source]
+        axis = layer.axis if len(axes) == 1 and None not in axes else None
+        alpha = self._take_alpha(layer.node)
+        kept = order if self._straight else ()
+        key = (source, alpha, None if smooth is None else layer.x, kept)
+        array = layer.array() if alpha == 1.0 else layer.array() * np.float32(alpha)
+        fitted = array if smooth is None else smooth.scaled(layer, array)
+        held = self._stored.get(key)
+        grid = self._grid(fitted, axis) if held is None else replace(held.grid, axis=axis)
+        whole = layer.bias is None or self._float_bias
+        wide = grid if whole else self._bias(layer, layer.node, 2, grid, step)
+        if held is None or not np.array_equal(wide.scale, held.grid.scale):
+            held = self._store(layer, wide.quantize(fitted), wide)
+            self._stored.setdefault(key, held)
+        last = layer.node
+        if layer.op == "MatMul" and not self._float_bias:
+            last = self._joined(layer, replace(held.grid, axis=axis), step)
+        if smooth is not None and smooth.split:
+            add_product(self._editor, layer, array, smooth.split, last)
+        layer.node.replace_input_with(1, self._wide(held, order, _home(layer.node)))
+        discard_back(layer.weight)
+
+    def constants(self) -> dict[ir.Value, Stored]:
+        """Return the weights stored so far, by their float constant."""
+        return {source: held for (source, *_), held in self._stored.items()}
+
+    def _by_channel(self, layer: Layer) -> bool:
+        one = runtime_rules.holds(self._target, Gives.PER_TENSOR, layer.op, "any group")
+        return not one and (len(layer.shape) == 2 or layer.convolves)
+
+    def _grid(self, array: NDArray[np.float32], axis: int | None) -> Grid:
+        return grids.weight_grid(array, axis, self._kind, reduce_range=self._reduce_range)
+
+    def _store(self, layer: Layer, integers: NDArray[Any], grid: Grid) -> Stored:
+        """Add a weight's integers, in the order of axes that most readers want."""
+        source, order = transposed(layer.weight)
+        orders = self._orders[source]
+        alike = self._straight or (len(orders) == 1 and not tables_of(source))
+        kept = order if alike else tuple(range(len(order)))
+        turned = integers.transpose([order.index(axis) for axis in kept])
+        axis = None if grid.axis is None else kept.index(order[grid.axis])
+        stem = str(source.name if not alike else layer.weight.name)
+        whole = np.ascontiguousarray(turned)
+        return Stored.add(self._editor, stem, whole, grid, axis, kept)
+
+    def _wide(self, held: Stored, order: tuple[int, ...], home: ir.Graph) -> ir.Value:
+        """Return a stored weight in float, with the axes of the constant in an order."""
+        known = (id(held), id(home), order)
+        if known not in self._read:
+            perm = [held.order.index(axis) for axis in order]
+            made, integers, stem = [], held.integers, str(held.integers.name).removesuffix("_int")
+            if perm != sorted(perm):
+                node = self._editor.node("Transpose", [integers], {"perm": perm})
+                shape = held.integers.shape
+                assert shape is not None
+                integers = node.outputs[0]
+                integers.shape = ir.Shape([shape[i] for i in perm])
+                integers.dtype = held.dtype
+                made.append(node)
+            axis = None if held.axis is None else perm.index(held.axis)
+            made.append(dequantized(self._editor, stem, [integers, held.scale, held.zero], axis))
+            edit.insert_first(home, *made)
+            self._read[known] = made[-1].outputs[0]
+        return self._read[known]
+
+    @staticmethod
+    def _take_alpha(node: ir.Node) -> float:
+        """Take the factor off a Gemm: the integer kernel has none."""
+        alpha = float(edit.attribute(node, "alpha", 1.0)) if node.op_type == "Gemm" else 1.0
+        if alpha != 1.0:
+            node.attributes["alpha"] = ir.AttrFloat32("alpha", 1.0)
+        return alpha
+
+    def _joined(self, layer: Layer, grid: Grid, step: NDArray[np.float32]) -> ir.Node:
+        """Keep what onnxruntime makes of a MatMul and an Add behind it in integers.
+
+        It joins the two to one Gemm for matrices and for tensors of fixed shape, and a Gemm whose
+        bias is float stays in float: a constant bias is rounded, and a MatMul before any other
+        addition becomes a Gemm at once.
+
+        Returns:
+            The last node of the layer: the Add of a bias, else the product.
+        """
+        shape, uses = layer.x.shape, tuple(layer.node.outputs[0].uses())
+        if len(uses) != 1 or uses[0].node.op_type != "Add":
+            return layer.node
+        add, index = uses[0].node, 1 - uses[0].idx
+        array = edit.const_array(add.inputs[index])
+        if array is not None and array.shape == (layer.shape[-1],):
+            if shape is not None and (len(shape) == 2 or shape.is_static()):
+                self._bias(layer, add, index, grid, step)
+            return add
+        if shape is not None and len(shape) == 2:
+            layer.node.op_type = "Gemm"
+        return layer.node
+
+    def _bias(
+        self, layer: Layer, node: ir.Node, index: int, grid: Grid, step: NDArray[np.float32]
+    ) -> Grid:
+        old = node.inputs[index]
+        array = edit.const_array(old)
+        if array is None or old is None:
+            return grid
+        values, scale, wide = grids.bias(array.reshape(-1), step, grid)
+        stem = str(old.name)
+        zero = np.zeros(scale.shape, np.int32)
+        parts = constants(self._editor, stem, int=values, scale=scale, zero=zero)
+        made = dequantized(self._editor, stem, parts, 0 if wide.axis is not None else None)
+        edit.insert_first(_home(node), made)
+        node.replace_input_with(index, made.outputs[0])
+        edit.discard(old)
+        return wide
+
+
+def tables_of(source: ir.Value) -> list[ir.Node]:
+    """Return the nodes that look rows up in a constant."""
+    return [
+        node
+        for node, index in source.uses()
+        if node.op_type == "Gather"
+        and not node.domain
+        and index == 0
+        and not edit.attribute(node, "axis", 0)
+    ]
+
+
+def _home(node: ir.Node) -> ir.Graph:
+    assert node.graph is not None
+    return node.graph

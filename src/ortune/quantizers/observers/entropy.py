@@ -1,0 +1,81 @@
+"""The range whose grid keeps the distribution of the values: the least KL divergence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.measurement.statistics.histogram import Binned, Histogram, folded
+
+CANDIDATES = 64
+"""Thresholds that are compared, evenly spread; then all those next to the best."""
+
+ALMOST_NOTHING = 1e-4
+"""Stands, in counts, where the grid has no value and the distribution has some (onnxruntime)."""
+
+
+@dataclass(frozen=True)
+class Entropy(Binned):
+    """Clips at the threshold that loses least information, after TensorRT (Migacz, 2017).
+
+    A threshold clips both sides, each not beyond its own end. For each one the histogram inside,
+    clipped values at its ends, is compared with itself merged into as many levels as the grid has:
+    the smallest Kullback-Leibler divergence wins. Values that are exactly zero, which every grid
+    holds, are left out: behind a Relu they would decide everything.
+    """
+
+    def kept(self, found: Histogram) -> tuple[int, int]:
+        counts, zero, levels = found.nonzero, found.at_zero, 2**self.bits
+        if self.symmetric:
+            counts, zero, levels = folded(counts, zero), 0, levels // 2
+        bins = threshold(counts, zero, levels)
+        return bins, bins
+
+
+def threshold(counts: NDArray[np.int64], zero: int, levels: int) -> int:
+    """Return how many bins to keep on either side of zero.
+
+    Args:
+        counts: Of bins that have an edge at zero.
+        zero: The bin that begins there.
+        levels: Of the grid; fewer bins than that are never kept.
+    """
+    widest = max(zero, counts.size - zero)
+    kept = np.arange(widest + 1)
+    enough = np.minimum(kept, zero) + np.minimum(kept, counts.size - zero) >= levels
+    first = int(np.argmax(enough)) if enough.any() else widest
+
+    def best(tried: NDArray[np.int64]) -> int:
+        lost = [divergence(counts, max(zero - k, 0), zero + k, levels) for k in tried.tolist()]
+        return int(tried[int(np.argmin(lost))])
+
+    spread = np.unique(np.linspace(first, widest, CANDIDATES).astype(np.int64))
+    middle, apart = best(spread), (widest - first) // CANDIDATES
+    return best(np.arange(max(first, middle - apart), min(widest, middle + apart) + 1))
+
+
+def divergence(counts: NDArray[np.int64], start: int, end: int, levels: int) -> float:
+    """Return the Kullback-Leibler divergence, in nats, of keeping bins `start` to `end`.
+
+    It is the generalized one, ``sum(p log(p / q) - p + q)``: the grid's distribution lacks what
+    is clipped. TensorRT scales it up instead, and finds that keeping a single full bin is perfect.
+    A bin across the border of two levels belongs to both in part: whole bins would make the
+    result depend on how the number of bins divides.
+    """
+    inside = counts[start:end].astype(np.float64)
+    p = inside.copy()
+    p[0] += counts[:start].sum()
+    p[-1] += counts[end:].sum()
+    filled = p > 0
+    bins = np.arange(inside.size + 1)
+    borders = np.linspace(0, inside.size, levels + 1)
+    kept = np.diff(np.interp(borders, bins, np.append(0, np.cumsum(inside))))
+    spread = np.diff(np.interp(borders, bins, np.append(0, np.cumsum(filled))))
+    height = np.divide(kept, spread, out=np.zeros(levels), where=spread > 0)
+    area = np.append(0, np.cumsum(height * np.diff(borders)))
+    q = np.maximum(np.diff(np.interp(bins, borders, area)), ALMOST_NOTHING)[filled]
+    total = p.sum()
+    p, q = p[filled] / total, q / total
+    return float(np.sum(p * np.log(p / q) - p + q))

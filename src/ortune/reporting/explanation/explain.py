@@ -1,0 +1,583 @@
+"""Read a run and say why it came to its answer."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ortune.bundle.engine import archive
+from ortune.core import wording
+from ortune.core.acceptance import Outcome, outcome
+from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.request import verb
+from ortune.core.result import TableResult
+from ortune.core.roles import PREPARES, deciding, role
+from ortune.core.step import Edit, Quantizer
+from ortune.core.study import Study
+from ortune.core.trial import Interval, Score, Trial, Untried
+from ortune.graph.analysis.precision import named, precisions
+from ortune.graph.io import file
+from ortune.graph.ir import edit
+from ortune.quantizers.common.node_filter import names
+from ortune.reporting.explanation.requests import Explain
+from ortune.reporting.sections.verdict import answer
+from ortune.search.experiment import surveys as journal
+from ortune.search.experiment.ledger import read_study
+from ortune.search.mixed_precision.choice import bare, parted
+from ortune.search.mixed_precision.survey import MixtureTried, RegionCost, Survey, unchanged
+
+KEPT, GIVEN = "kept", "given"
+"""How it begins what became of a region: it has the surveyed precision in the winner, or not."""
+
+
+@dataclass(frozen=True)
+class Attempted:
+    """One trial of a plan.
+
+    Attributes:
+        part: ``search``, or ``final`` in fresh pairs.
+        outcome: What it may be called.
+        ratio: Of the latencies, plan over original.
+        why: Why it lost, or what it won by.
+        stopped: Why its timing ended part way; empty where it did not.
+    """
+
+    part: str
+    effort: str
+    outcome: str
+    why: str
+    ratio: Interval | None
+    predicted: Interval | None
+    scores: tuple[Score, ...]
+    seconds: float
+    stopped: str = ""
+
+
+@dataclass(frozen=True)
+class MixtureTold:
+    """A plan that leaves some regions of a surveyed plan in float.
+
+    Attributes:
+        survey: Key of the surveyed plan's trial.
+        given_back: Regions that the surveyed precision was taken from, in the graph's order.
+        regions: How many there are.
+        expected_cost: Single costs of the regions that keep the precision, added up.
+        expected_gain: Single gains of those regions, added up: a share of the original's latency.
+        measured_gain: That of the plan whole; None where it was not timed.
+        expected_ratio: Of its latency, as it was proposed; None without a line in the journal.
+        expected_lost: Loss over what the budget lets a plan lose, likewise.
+        lost: That as it was measured; None where it was not scored.
+        kept: It was the best plan when it was measured; None without a line in the journal.
+        why: Why it was kept, or why not.
+    """
+
+    survey: str
+    given_back: tuple[str, ...]
+    regions: int
+    expected_cost: float
+    expected_gain: float
+    measured_gain: float | None
+    expected_ratio: float | None = None
+    expected_lost: float | None = None
+    lost: float | None = None
+    kept: bool | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class PlanTold:
+    """A plan's whole record.
+
+    Attributes:
+        number: Its place among the plans tried; 0 is the original.
+        key: Of its trials.
+        plan: Its name.
+        steps: Spelled.
+        backend: Spelled.
+        stage: What the search was about.
+        proposed: Why it was proposed.
+        outcome: What became of it, by its last trial.
+        why: Of that trial.
+        edits: What each step did.
+        size: Bytes of the built files.
+        trials: In order.
+        winner: It is what the search hands out.
+        mixture: Which regions it leaves out, where it is one of a surveyed plan.
+        error: Why it failed.
+        reproduce: Command that runs its worker again.
+    """
+
+    number: int
+    key: str
+    plan: str
+    steps: tuple[str, ...]
+    backend: str
+    stage: str
+    proposed: str
+    outcome: str
+    why: str
+    edits: tuple[Edit, ...]
+    size: int | None
+    trials: tuple[Attempted, ...]
+    winner: bool
+    mixture: MixtureTold | None = None
+    error: str | None = None
+    reproduce: str | None = None
+
+    @property
+    def ratio(self) -> Interval | None:
+        """Of its last trial that was timed."""
+        return next((one.ratio for one in reversed(self.trials) if one.ratio), None)
+
+    @property
+    def score(self) -> Score | None:
+        """The budget's, of its last trial that was scored."""
+        return next((one.scores[0] for one in reversed(self.trials) if one.scores), None)
+
+
+@dataclass(frozen=True)
+class RegionTold:
+    """What a region was tried at, what that gave, and what became of it.
+
+    Attributes:
+        cost: Of the region alone, as it was surveyed.
+        winner: Its precision in the winner's file; empty where that does not tell.
+        left_in: Numbers of the plans that leave it out of the surveyed precision.
+        became: What became of it in the winner, in a few words.
+        why: In one line, for a person.
+    """
+
+    cost: RegionCost
+    winner: str
+    left_in: tuple[int, ...]
+    became: str
+    why: str
+
+
+@dataclass(frozen=True)
+class SurveyTold:
+    """All regions of a surveyed plan.
+
+    Attributes:
+        plan: Its name.
+        precision: The step that decides its layers' precision.
+        whole_cost: What the metric loses with all regions at it.
+        unit: Of accuracy costs.
+        seconds: What it took.
+        error: Why there is none.
+    """
+
+    key: str
+    plan: str
+    precision: str
+    regions: tuple[RegionTold, ...]
+    whole_cost: float
+    unit: str
+    seconds: float
+    error: str
+
+
+@dataclass(frozen=True)
+class NodeTold:
+    """All that is known of one node.
+
+    Attributes:
+        node: Its name.
+        op: Its operator in the original; empty where that is gone.
+        winner: Its precision in the winner's file; empty where it has no node of its own there.
+        rounded: The winner's backend computes in fewer bits than the file says.
+        notes: What the winner's quantizers say of what they leave in float.
+        regions: Key of a survey's plan -> the region that it is in.
+        left_out: Number of a plan -> the step that leaves it out by name.
+        taken: Number of a plan -> the step that may take it.
+    """
+
+    node: str
+    op: str
+    winner: str
+    rounded: bool
+    notes: tuple[str, ...]
+    regions: Mapping[str, RegionTold]
+    left_out: Mapping[int, str]
+    taken: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class ChangeTold:
+    """One row of the way from the original to the winner.
+
+    Attributes:
+        what: Kind of change.
+        number: Of the plan that stands for it.
+        ratio: Of that plan's latency, over the original's.
+        why: Why it was proposed.
+    """
+
+    what: str
+    number: int
+    ratio: Interval | None
+    why: str
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation(TableResult):
+    """Why a search came to its answer.
+
+    Attributes:
+        run: Its folder.
+        answer: In one sentence.
+        accuracy: What the winner's verdict means, in one sentence.
+        way: From the original to the winner.
+        plans: Every plan that was tried, the original first.
+        untried: How many were not.
+        left_out: The first of these, each with its reason.
+        surveys: Of regions; empty where none was taken.
+        node: What was asked of a node.
+        asked: The plans that were asked for.
+        notes: What a person should know.
+    """
+
+    headline = ("run", "model", "answer", "budget", "finished")
+    table = "plans"
+
+    run: str
+    model: str
+    answer: str
+    accuracy: str
+    budget: str
+    finished: str
+    way: tuple[ChangeTold, ...]
+    plans: tuple[PlanTold, ...]
+    untried: int
+    left_out: tuple[Untried, ...]
+    surveys: tuple[SurveyTold, ...]
+    node: NodeTold | None = None
+    asked: tuple[PlanTold, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def winner(self) -> PlanTold:
+        """What the search hands out; the original where nothing is better."""
+        return next((one for one in self.plans if one.winner), self.plans[0])
+
+
+_SHORTEST, _NEAR = 4, 3
+NO_SURVEY = "no regions were surveyed"
+
+
+def run(asked: Explain) -> Explanation:
+    """Explain a run, or a node or a plan of it."""
+    root = Path(asked.run)
+    if root.is_file() and archive.is_bundle(root):
+        raise BadData(
+            f"{root} is a bundle, which holds its own plans alone",
+            fix="give the run's folder that it was packed from",
+        )
+    study = read_study(root)
+    return explained(study, journal.read(root), node=asked.node, plan=asked.plan)
+
+
+explain = verb(Explain, run)
+
+
+def explained(
+    study: Study,
+    records: Sequence[Survey | MixtureTried],
+    *,
+    node: str | None = None,
+    plan: str | None = None,
+) -> Explanation:
+    """Explain a study, which may be unfinished.
+
+    Args:
+        records: Of its regions, as its journal has them.
+        node: Tell all of this node.
+        plan: Tell the record of this plan.
+
+    Raises:
+        BadSettings: There is no such node or plan.
+    """
+    latest = wording.latest(study)
+    surveys = [one for one in records if isinstance(one, Survey)]
+    tried = {one.key: one for one in records if isinstance(one, MixtureTried)}
+    mixtures = {
+        number: found
+        for number, trial in enumerate(latest)
+        if (found := _mixture(trial, _surveyed(trial, surveys), tried)) is not None
+    }
+    plans = tuple(
+        _plan(study, number, last, mixtures.get(number)) for number, last in enumerate(latest)
+    )
+    asked = () if plan is None else _meant(plans, plan)
+    ops: dict[str, str] = {}
+    built: dict[str, str] = {}
+    notes: list[str] = []
+    if surveys or node is not None:
+        ops, built = _nodes(study, notes)
+    best = study.best
+    winner, winning = [trial.key for trial in latest].index(best.key), _surveyed(best, surveys)
+    told = tuple(
+        _survey(one, mixtures, winner if one is winning else None, built) for one in surveys
+    )
+    numbers = {trial.key: number for number, trial in enumerate(latest)}
+    changes = ((stage.name, study.find(stage.key)) for stage in study.history)
+    return Explanation(
+        run=study.root,
+        model=study.job.model,
+        answer=answer(study),
+        accuracy=wording.means(best.score) if best.key != study.baseline.key else "",
+        budget=str(study.budget),
+        finished=study.finished,
+        way=tuple(
+            ChangeTold(what, numbers[t.key], t.ratio, wording.searched(study, t).proposed)
+            for what, t in changes
+            if t is not None
+        ),
+        plans=plans,
+        untried=study.counts[Outcome.UNTRIED],
+        left_out=study.ending.left_out,
+        surveys=told,
+        node=None if node is None else _node(study, node, ops, built, told),
+        asked=asked,
+        notes=(*notes, *(() if surveys else (f"{NO_SURVEY} in this run",))),
+    )
+
+
+# --- plans --------------------------------------------------------------------------------------
+
+
+def _plan(study: Study, number: int, last: Trial, mixture: MixtureTold | None) -> PlanTold:
+    trials = [trial for trial in study.trials if trial.key == last.key]
+    return PlanTold(
+        number=number,
+        key=last.key,
+        plan="original" if last.key == study.baseline.key else str(last.plan),
+        steps=tuple(map(str, last.plan.recipe.steps)),
+        backend=str(last.plan.backend),
+        stage=trials[0].stage,
+        proposed=trials[0].proposed,
+        outcome=str(outcome(last)) if number else "the original",
+        why=wording.reason(last),
+        edits=last.edits,
+        size=last.size,
+        trials=tuple(
+            Attempted(
+                part=t.part,
+                effort=t.effort,
+                outcome=str(outcome(t)),
+                why=wording.reason(t),
+                ratio=t.ratio,
+                predicted=t.predicted,
+                scores=t.scores,
+                seconds=t.seconds,
+                stopped=t.stopped,
+            )
+            for t in trials
+        ),
+        winner=last.key == study.best.key,
+        mixture=mixture,
+        error=last.error,
+        reproduce=last.reproduce,
+    )
+
+
+def _meant(plans: Sequence[PlanTold], text: str) -> tuple[PlanTold, ...]:
+    """Return the plans of this number, name or start of a key; a name may be of several backends.
+
+    Raises:
+        BadSettings: There is none; close names are told.
+    """
+    if text.isdecimal() and len(text) < _SHORTEST and int(text) < len(plans):
+        return (plans[int(text)],)
+    if text == "winner":
+        return tuple(one for one in plans if one.winner)
+    recipes = {one.number: one.plan.partition(" @ ")[0] for one in plans}
+    found = [one for one in plans if text in (one.plan, recipes[one.number])]
+    if len(text) >= _SHORTEST:
+        found = found or [one for one in plans if one.key.startswith(text)]
+    if found:
+        return tuple(found)
+    every = [*dict.fromkeys([*recipes.values(), *(one.plan for one in plans)])]
+    raise BadSettings(
+        f"no plan '{text}' in this run",
+        fix=f"give a number from 0 to {len(plans) - 1}, the start of a key, or a name such as "
+        f"{', '.join(_near(text, every))}",
+    )
+
+
+def _near(text: str, every: Sequence[str]) -> Sequence[str]:
+    """Return names that hold a text, else names that are like it, else the first."""
+    near = [name for name in every if text and text.lower() in name.lower()][:_NEAR]
+    return near or difflib.get_close_matches(text, every, n=_NEAR, cutoff=0.4) or every[:_NEAR]
+
+
+# --- regions ------------------------------------------------------------------------------------
+
+
+def _surveyed(trial: Trial, surveys: Sequence[Survey]) -> Survey | None:
+    """Return the survey whose plan a trial's is, up to regions that it leaves in float."""
+    for survey in surveys:
+        same_place = survey.plan.backend == trial.plan.backend
+        if same_place and parted(survey, trial.plan.recipe) is not None:
+            return survey
+    return None
+
+
+def _mixture(
+    trial: Trial, survey: Survey | None, tried: Mapping[str, MixtureTried]
+) -> MixtureTold | None:
+    """Say which regions a plan leaves out of a survey's precision; None where it leaves none.
+
+    Args:
+        tried: Key of a trial -> what the journal says of it.
+    """
+    if survey is None:
+        return None
+    in_float = parted(survey, trial.plan.recipe) or frozenset()
+    measured = [one for one in survey.regions if not one.error and not unchanged(one)]
+    kept = [one for one in measured if one.region not in in_float]
+    if len(kept) == len(measured):
+        return None
+    line = tried.get(trial.key)
+    return MixtureTold(
+        survey=survey.key,
+        given_back=tuple(one.region for one in measured if one.region in in_float),
+        regions=len(survey.regions),
+        expected_cost=sum(one.accuracy_cost.value for one in kept),
+        expected_gain=sum(one.time_gained.value for one in kept),
+        measured_gain=None if trial.ratio is None else 1 - trial.ratio.value,
+        expected_ratio=None if line is None else line.expected_ratio,
+        expected_lost=None if line is None else line.expected_lost,
+        lost=None if line is None else line.lost,
+        kept=None if line is None else line.kept,
+        why="" if line is None else line.why,
+    )
+
+
+def _survey(
+    survey: Survey,
+    mixtures: Mapping[int, MixtureTold],
+    winner: int | None,
+    built: Mapping[str, str],
+) -> SurveyTold:
+    """Say what became of every region of a survey.
+
+    Args:
+        mixtures: Number of a plan -> what it leaves out, of any survey.
+        winner: Its number, where its steps are the surveyed ones up to what they leave out.
+        built: Node of the winner's file -> precision.
+    """
+    at = deciding(survey.plan.recipe.steps)
+    step = "" if at is None else str(bare(survey.plan.recipe.steps[at]))
+    regions = []
+    for one in survey.regions:
+        left_in = tuple(
+            number
+            for number, plan in mixtures.items()
+            if plan.survey == survey.key and one.region in plan.given_back
+        )
+        why = ""
+        if one.error:
+            became = f"not measured: {one.error}"
+        elif unchanged(one):
+            became = f"left in float by {step} itself"
+        else:
+            became = f"{KEPT} in {step}"
+            if winner is None:
+                became = "the winner is of another precision"
+            elif winner in left_in:
+                became = f"{GIVEN} back to float"
+            gain = f"{100 * one.time_gained.value:.2g} % of the time"
+            why = f": {step} costs {one.accuracy_cost.value:.3g} alone and saves {gain}"
+        in_file = (named(built, name) for name in (one.region, *one.layers, *one.nodes))
+        precision = "" if winner is None else next(filter(None, in_file), "")
+        regions.append(RegionTold(one, precision, left_in, became, became + why))
+    return SurveyTold(
+        key=survey.key,
+        plan=str(survey.plan),
+        precision=step,
+        regions=tuple(regions),
+        whole_cost=survey.whole_cost,
+        unit=survey.unit,
+        seconds=survey.seconds,
+        error=survey.error,
+    )
+
+
+# --- nodes --------------------------------------------------------------------------------------
+
+
+def _nodes(study: Study, notes: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the operators of the original's nodes, and the precisions of the winner's.
+
+    A file that is gone is noted, and has none.
+    """
+
+    def read(path: Path) -> ir.Model | None:
+        try:
+            return file.load(path)
+        except (OrtuneError, OSError) as error:
+            what = error.what if isinstance(error, OrtuneError) else f"{path}: {error.strerror}"
+            notes.append(f"its nodes are not known: {what}")
+            return None
+
+    originals = [model for path in study.models.values() if (model := read(Path(path)))]
+    models, artefact = originals, study.best.artefact
+    if artefact:
+        files = sorted((Path(study.root) / artefact).rglob("*.onnx"))
+        models = [model for path in files if (model := read(path))]
+    ops = {n.name: n.op_type for model in originals for n in edit.every_node(model) if n.name}
+    return ops, {name: what for model in models for name, what in precisions(model).items()}
+
+
+def _node(
+    study: Study,
+    name: str,
+    ops: Mapping[str, str],
+    built: Mapping[str, str],
+    surveys: Sequence[SurveyTold],
+) -> NodeTold:
+    """Tell all that is known of a node.
+
+    Raises:
+        BadSettings: No file and no survey of the run knows it; close names are told.
+    """
+    found = [(survey.key, one) for survey in surveys for one in survey.regions]
+    inside = [text for _, one in found for text in (one.cost.region, *one.cost.nodes)]
+    every = [*dict.fromkeys([*ops, *built, *inside])]
+    if not every:
+        raise BadSettings(
+            f"no node '{name}': the run's models are gone", fix="put them back where they were"
+        )
+    if name not in every and named(built, name) is None:
+        raise BadSettings(
+            f"no node '{name}' in the run's models",
+            fix=f"give a node's whole name, such as {', '.join(_near(name, every))}",
+        )
+    left: dict[int, str] = {}
+    taken: dict[int, str] = {}
+    for number, trial in enumerate(wording.latest(study)):
+        for step in trial.plan.recipe.steps:
+            if not isinstance(step, Quantizer) or role(step) in PREPARES:
+                continue
+            only = getattr(step, "include", ())
+            if names(getattr(step, "exclude", ()))(name):
+                left[number] = str(bare(step))
+            elif not only or names(only)(name):
+                taken[number] = str(bare(step))
+    best = study.best
+    steps = {str(s) for s in best.plan.recipe.steps if isinstance(s, Quantizer)}
+    return NodeTold(
+        node=name,
+        op=ops.get(name, ""),
+        winner=named(built, name) or "",
+        rounded=best.plan.backend.lossy,
+        notes=tuple(f"{e.step}: {e.note}" for e in best.edits if e.note and e.step in steps),
+        regions={key: one for key, one in found if name in (one.cost.region, *one.cost.nodes)},
+        left_out=left,
+        taken=taken,
+    )

@@ -1,0 +1,91 @@
+"""Latencies of original and winner, run by run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ortune.core import wording as say
+from ortune.core.section import Block, Heading, Line, Lines, Point, Section, Table, Text
+from ortune.core.study import Study
+from ortune.core.trial import Burst
+from ortune.measurement.arrivals.lanes import percentile
+
+_BINS = 72
+_LAST = 0.95
+"""Share of the runs that the plot holds; slower ones stand in the table."""
+_FEWEST = 20
+_SHARES = (50, 90, 99)
+
+
+@dataclass(frozen=True)
+class DistributionSection(Section):
+    """All runs of the winner's fresh pairs, in which the two took turns."""
+
+    order: ClassVar[int] = 16
+
+    def blocks(self, study: Study) -> Iterable[Block]:
+        """Yield two histograms on one axis, and their percentiles; nothing without a winner."""
+        best = study.best
+        if best.key == study.baseline.key or best.measurement is None:
+            return
+        taken = [block for pair in best.measurement.pairs for block in pair.blocks]
+        sides = {
+            "original": _ns(block.baseline for block in taken),
+            "winner": _ns(block.candidate for block in taken),
+        }
+        if min(map(len, sides.values())) < _FEWEST:
+            return
+        measure = study.job.workload.measure
+        yield Heading("Every run of original and winner")
+        yield _histograms(sides, f"{measure}, ms")
+        pairs = say.count(len(best.measurement.pairs), "fresh pair")
+        yield Text(
+            f"The runs behind the speed-up: {pairs} of processes, in turns. The slowest "
+            f"{1 - _LAST:.0%} of each lie beyond the axis."
+        )
+        yield Heading("Percentiles", folded=True)
+        yield Text("A speed-up compares turn by turn: these need not divide to it.")
+        yield Table(
+            ("", "runs", *(f"p{share}, ms" for share in _SHARES), "slowest, ms"),
+            tuple(_row(name, ns) for name, ns in sides.items()),
+        )
+
+
+def _ns(bursts: Iterable[Burst]) -> list[int]:
+    return sorted(ns for burst in bursts for ns in burst.latency_ns)
+
+
+def _row(name: str, ns: Sequence[int]) -> tuple[str, ...]:
+    figures = (say.milliseconds(percentile(ns, share)) for share in _SHARES)
+    return (name, f"{len(ns):,}", *figures, say.milliseconds(ns[-1]))
+
+
+def _histograms(sides: dict[str, list[int]], x_label: str) -> Lines:
+    """Count both in the same bins; the axis begins at zero where the two lie far apart."""
+    high = max(ns[int(_LAST * (len(ns) - 1))] for ns in sides.values()) / 1e6
+    low = min(ns[0] for ns in sides.values()) / 1e6
+    low = 0.0 if low < high / 2 else low
+    wide = (high - low) / _BINS or 1.0
+    lines, marks = [], []
+    for name, ns in sides.items():
+        tone = "win" if name == "winner" else "original"
+        counts = [0] * (_BINS + 1)
+        for one in ns:
+            if low <= one / 1e6 <= high:
+                counts[int((one / 1e6 - low) / wide)] += 1
+        shares = [100 * count / len(ns) for count in counts]
+        # The outline of the bars, from the first that holds a run to the last.
+        held = [place for place, share in enumerate(shares) if share]
+        first, last = held[0], held[-1]
+        points = [(low + first * wide, 0.0)]
+        for place in range(first, last + 1):
+            points += [
+                (low + place * wide, shares[place]),
+                (low + (place + 1) * wide, shares[place]),
+            ]
+        lines.append(Line(name, ((*points, (low + (last + 1) * wide, 0.0))), tone, filled=True))
+        top = max(range(len(shares)), key=shares.__getitem__)
+        marks.append(Point(low + (top + 0.5) * wide, shares[top], name, tone))
+    return Lines(x_label, "% of its runs", tuple(lines), tuple(marks))

@@ -1,0 +1,141 @@
+"""Everything that is fixed before the first candidate is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core.backend import Backend
+from ortune.core.budget import Budget
+from ortune.core.facts import Facts
+from ortune.core.hardware.paid import NOTHING, Paid
+from ortune.core.metric import Metric
+from ortune.core.plugins import codec
+from ortune.core.study import Job
+from ortune.measurement.accuracy import ERROR
+from ortune.measurement.job import WorkerJob
+from ortune.measurement.timing.deadlines import Deadlines
+from ortune.search.experiment.keys import place
+from ortune.search.recipe.build import Material
+
+
+@dataclass(frozen=True)
+class ScoredPart:
+    """Samples that are scored together.
+
+    Attributes:
+        name: ``search`` or ``final``.
+        indices: Into the feeds, or into the records of an evaluate function.
+        expected: Stream of the baseline's outputs on them; None with an evaluate function.
+        records: The baseline's records [samples, k].
+        proof: Places in `indices` on which a proof may rest: different samples that nothing was
+            chosen by.
+    """
+
+    name: str
+    indices: tuple[int, ...]
+    expected: Path | None
+    records: NDArray[np.float64]
+    labels: tuple[Any, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    proof: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Context:
+    """The fixed surroundings of a search.
+
+    Attributes:
+        models: Name -> original file; one model is named "".
+        feeds: Name -> stream that timing runs on.
+        materials: Name -> what builds of this model may use.
+        parts: ``search`` and ``final``; ``search`` alone where nothing is chosen.
+        evaluate: The user's scoring function, or empty.
+        base_ns: The baseline's rough latency, for time limits.
+        finalists: Plans that may be judged on samples that no choice has read.
+        watched: What outputs that the budget does not read should keep: named, never decisive.
+        yielded: The group of each sample of an evaluate function; None of one without groups.
+        paid: What paid on this machine before the run began, from its header.
+        by_operator: Operator -> its share of the original's time, from there too.
+        by_region: Whether plans may differ in precision by region, from there too.
+        deadlines: Of a plan's requests, by what the original took.
+    """
+
+    root: Path
+    job: Job
+    facts: Facts
+    models: Mapping[str, Path]
+    feeds: Mapping[str, Path]
+    materials: Mapping[str, Material]
+    parts: Mapping[str, ScoredPart]
+    evaluate: str
+    base_ns: int
+    timeout_s: float
+    memory_limit: int | None = None
+    verbose: bool = False
+    path: tuple[str, ...] = ()
+    finalists: int = 1
+    watched: tuple[Budget, ...] = ()
+    yielded: tuple[str | None, ...] | None = None
+    paid: Paid = NOTHING
+    by_operator: Mapping[str, float] = field(default_factory=dict)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    by_region: bool = True
+
+    @property
+    def error(self) -> float:
+        """The chance of a false proof that one plan may take: all of them together 5 %."""
+        return ERROR / self.finalists
+
+    @property
+    def seed(self) -> int:
+        """Orders samples for the bounds that depend on an order: by the data alone."""
+        return int(codec.digest(self.job.data_digest), 16)
+
+    @property
+    def budget(self) -> Budget:
+        """The accuracy budget."""
+        return self.job.budget
+
+    def scoring_s(self, part: ScoredPart, run_ns: int = 0) -> float:
+        """Return the seconds that scoring a part may take of a plan whose runs take `run_ns`."""
+        usual = max(self.timeout_s, 20 * len(part.indices) * self.base_ns / 1e9)
+        return self.deadlines.score_s(run_ns, usual)
+
+    def evaluation(self) -> tuple[ScoredPart, ...]:
+        """Return what finalists are judged on: the search's part and the part held out from it."""
+        return together(self.parts)
+
+    def worker_job(self, models: Mapping[str, Path], backend: Backend, folder: Path) -> WorkerJob:
+        """Return the job that opens these models on a backend."""
+        return WorkerJob(
+            {name: path.resolve() for name, path in models.items()},
+            backend,
+            {name: path.resolve() for name, path in self.feeds.items()},
+            folder.resolve(),
+            self.job.workload,
+            self.path,
+            self.verbose,
+            place(self.job, backend),
+        )
+
+
+def together(parts: Mapping[str, ScoredPart]) -> tuple[ScoredPart, ...]:
+    """Return the search's part, and the final one unless it is of the same samples."""
+    search, final = parts["search"], parts.get("final")
+    held_out = final is not None and set(final.indices).isdisjoint(search.indices)
+    return (search, final) if final is not None and held_out else (search,)
+
+
+def shown_beside(budget: Budget) -> list[Metric]:
+    """Return the metrics that are scored beside the budget's: what the outputs themselves say."""
+    from ortune.metrics.agreement import Agreement
+    from ortune.metrics.snr import Snr
+
+    every: list[Metric] = [Snr(), Agreement()]
+    return [metric for metric in every if metric.name() != budget.metric.name()]

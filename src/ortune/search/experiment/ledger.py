@@ -1,0 +1,229 @@
+"""The search's memory: one JSON line a trial, append only, safe to kill and resume.
+
+RUN/header.json says what was asked, RUN/ledger.jsonl holds the trials, RUN/ending.json what was
+concluded; RUN/batches/N/ledger.jsonl has the trials at other batches. A line without its newline
+was being written when the process died: it is cut off. A later line of the same key and part
+replaces the former: it was concluded again by what the run learnt since.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, TypeVar
+
+from ortune.core.atomic_write import append_line, cut_torn, held, whole_lines, write_text
+from ortune.core.errors import BadData, BadSettings, OrtuneError
+from ortune.core.plugins import codec, stored
+from ortune.core.study import Ending, Header, Job, Study
+from ortune.core.trial import Status, Trial
+from ortune.core.version import __version__
+from ortune.metrics.common.user_metric import UserMetric
+
+T = TypeVar("T")
+
+_OWN = "do not trust this run; if it is yours, search again without that setting"
+_LEDGER = "ledger.jsonl"
+
+
+class Ledger:
+    """The trials of one run's folder."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / _LEDGER
+        cut_torn(self._path)
+        self.trials = _read(self._path)
+
+    def find(self, key: str, part: str) -> Trial | None:
+        """Return the recorded trial of a key on a part of the data."""
+        return next((t for t in self.trials if t.key == key and t.part == part), None)
+
+    def append(self, trial: Trial) -> None:
+        """Record a trial in place of a former one; it is on disk when this returns."""
+        line = json.dumps(codec.encode(trial), separators=(",", ":"))
+        append_line(self._path, line)
+        self.trials = _last([*self.trials, trial])
+
+
+def begun(root: Path) -> bool:
+    """Return whether a run's folder has a trial, or another search is at work in it."""
+    if not root.is_dir():
+        return False
+    ledger = root / _LEDGER
+    if ledger.is_file() and ledger.stat().st_size:
+        return True
+    try:
+        with locked(root):
+            return False
+    except OrtuneError:
+        return True
+
+
+def locked(root: Path) -> AbstractContextManager[None]:
+    """Hold a run's folder for one search.
+
+    Raises:
+        BadData: Another search is at work in it, when the context is entered; or, at once, it
+            has links out of it.
+    """
+    _demand_no_links(root)
+    fix = "wait for it, or choose another -o folder"
+    return held(root / "lock", BadData(f"another search is running in {root}", fix=fix))
+
+
+def _demand_no_links(root: Path) -> None:
+    """Refuse links out of a run's folder: they would be written through, or handed on by a pack.
+
+    Raises:
+        BadData: There is one.
+    """
+    home = root.resolve()
+    for folder, folders, files in os.walk(root):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            if path.is_symlink() and not path.resolve().is_relative_to(home):
+                raise BadData(
+                    f"'{path}' links out of the run's folder",
+                    fix=f"{stored.DISTRUST}, or put what it links to in its place",
+                )
+
+
+def _read(path: Path) -> list[Trial]:
+    """Read whole lines; a last one that is being written is left out."""
+    try:
+        lines = [stored.loads(line) for line in whole_lines(path)]
+    except ValueError as error:
+        raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
+    trials = _last(_decode(Trial, line, path) for line in lines)
+    for trial in trials:
+        _demand_inside(path, trial.key, *([trial.artefact] if trial.artefact else []))
+    return trials
+
+
+def _last(trials: Iterable[Trial]) -> list[Trial]:
+    """Return one trial a key and part, the last, in the place of the first."""
+    return list({(trial.key, trial.part): trial for trial in trials}.values())
+
+
+def _demand_inside(path: Path, *names: str) -> None:
+    """Refuse names that files of the run are called by and that lead out of its folder.
+
+    Raises:
+        BadData: One does.
+    """
+    for name in names:
+        paths = (PurePosixPath(name), PureWindowsPath(name))
+        if any(".." in one.parts or one.anchor for one in paths) or "\0" in name:
+            raise BadData(f"{path}: '{name}' leads out of the run's folder", fix=stored.DISTRUST)
+
+
+def _decode(kind: type[T], data: object, path: Path) -> T:
+    """Rebuild a record whose settings keep to the table of what a file may set.
+
+    Raises:
+        BadData: They do not, it is of another version's form, or names a plugin that is gone.
+    """
+    try:
+        stored.demand(data, str(path), fix=_OWN)
+    except BadSettings as error:
+        raise BadData(error.what, fix=error.fix) from None
+    try:
+        return codec.decode(kind, data)
+    except OrtuneError as error:
+        wrote = _wrote(path.parent)
+        raise BadData(
+            f"{path}, written by ortune {wrote}, cannot be read by {__version__}: {error.what}",
+            fix=f"read it with ortune {wrote}, or search again into another -o folder",
+        ) from None
+
+
+def _wrote(root: Path) -> str:
+    """Return the version that wrote a run, as its header says."""
+    with suppress(BadData, KeyError, TypeError):
+        return str((_load(root / "header.json") or {})["job"]["versions"]["ortune"])
+    return "of an unknown version"
+
+
+def write_header(root: Path, header: Header) -> None:
+    """Write what was asked."""
+    write_text(root / "header.json", json.dumps(codec.encode(header), indent=1))
+
+
+def read_header(root: Path) -> Header | None:
+    """Return what a run was started with, or None when the folder holds no run."""
+    path = root / "header.json"
+    _demand_no_links(root)
+    data = _load(path)
+    if data is None:
+        return None
+    header = _decode(Header, data, path)
+    _demand_inside(path, *header.models)
+    return header
+
+
+def write_ending(root: Path, ending: Ending) -> None:
+    """Write what was concluded."""
+    write_text(root / "ending.json", json.dumps(codec.encode(ending), indent=1))
+
+
+def read_trials(root: Path) -> list[Trial]:
+    """Return the trials of a folder; nothing is cut off, as a search that goes on does."""
+    return _read(root / "ledger.jsonl")
+
+
+def ended(root: Path) -> bool:
+    """Say whether a run came to its end: it was neither killed nor interrupted."""
+    data = _load(root / "ending.json")
+    return isinstance(data, dict) and data.get("finished") != "interrupted"
+
+
+def read_study(root: str | Path) -> Study:
+    """Rebuild a study from its folder, finished or not.
+
+    It is data: no code that the run names is imported, a metric of the user's own included, and
+    none of its settings is more than a file from elsewhere may set.
+
+    Raises:
+        BadData: The folder holds no run, its baseline was not measured, or it holds what a run
+            may not.
+    """
+    root = Path(root)
+    header = read_header(root)
+    trials = _read(root / _LEDGER)
+    if header is None or not trials:
+        raise BadData(f"no run in {root}", fix="give the -o folder of an `ortune optimize`")
+    data = _load(root / "ending.json")
+    ending = Ending() if data is None else _decode(Ending, data, root / "ending.json")
+    found = tuple(t for t in trials if t.status is not Status.UNCHANGED)
+    header = replace(header, job=unimported(header.job, found))
+    files = root.glob("batches/*/ledger.jsonl")
+    batches = {int(path.parent.name): path for path in files if path.parent.name.isdecimal()}
+    timed = {batch: tuple(_read(batches[batch])) for batch in sorted(batches)}
+    return Study(str(root), header, found, ending, {b: held for b, held in timed.items() if held})
+
+
+def unimported(job: Job, trials: Iterable[Trial]) -> Job:
+    """Return a stored job whose metric, where a function of the user's makes it, imports nothing.
+
+    Its direction is read off the scores: where lower is better they have an upper end alone.
+    """
+    budget = job.budget
+    if not isinstance(budget.metric, UserMetric):
+        return job
+    scores = [trial.score for trial in trials if trial.score]
+    lower = any(one.low == -math.inf and one.high < math.inf for one in scores)
+    lower = lower or (budget.relative and budget.limit > 0)
+    return replace(job, budget=replace(budget, metric=budget.metric.unimported(lower=lower)))
+
+
+def _load(path: Path) -> Any | None:
+    if not path.is_file():
+        return None
+    try:
+        return stored.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None

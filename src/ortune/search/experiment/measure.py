@@ -1,0 +1,275 @@
+"""Take one built plan to a trial: load, time against the baseline, score, judge."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from ortune.core import wording as say
+from ortune.core.acceptance import Outcome
+from ortune.core.backend import Backend
+from ortune.core.errors import OrtuneError
+from ortune.core.event import Sink, Timing, silent
+from ortune.core.trial import (
+    Interval,
+    Measurement,
+    Pair,
+    Plan,
+    Score,
+    Status,
+    Trial,
+    Verdict,
+)
+from ortune.measurement.job import Failure
+from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, Stop, fresh_pairs, time_pair
+from ortune.measurement.timing.turns import Started, ready
+from ortune.search.experiment.build import Files
+from ortune.search.experiment.context import Context, ScoredPart
+from ortune.search.experiment.scores import score
+
+_ONCE = 1.35
+"""A lone block beyond this is slower: so far from the truth is one in a hundred at most, by
+``benchmarks/results/abandoned.json``."""
+NO_FASTER = str(Outcome.LEVEL)
+HOPELESS = 1.05
+"""A plan whose interval lies above this is not scored: it has lost already."""
+
+
+def attempt(
+    context: Context,
+    key: str,
+    plan: Plan,
+    files: Files,
+    part: ScoredPart,
+    baseline: Worker,
+    effort: Effort,
+    sink: Sink,
+    *,
+    scored: Literal["always", "unless slower", "never"] = "unless slower",
+) -> Trial:
+    """Measure and judge a built plan against a live baseline. Whatever happens is a trial.
+
+    One that `effort` stops part way is not scored.
+    """
+    began, blank = time.perf_counter(), _blank(key, plan, part.name, files)
+    scores: tuple[Score, ...] = ()
+    told = _Told(effort.stop)
+    try:
+        with start(context, files.paths, plan.backend, part.name) as worker:
+            started = ready(worker)
+            pair = time_pair(
+                baseline,
+                worker,
+                replace(effort, stop=told if effort.stop else None),
+                lambda found, done: sink(Timing(found, done)),
+            )
+            measured = measurement(started, [pair])
+            low = stats.ratio(measured.pairs, stats.SEARCHING).low
+            may_win = scored == "unless slower" and low < HOPELESS and not told.why
+            if scored == "always" or may_win:
+                scores = score(context, worker, plan, part, run_ns=_run_ns(pair))
+            blank = replace(blank, stopped=told.why)
+    except BaselineFailed:
+        raise
+    except WorkerFailed as error:
+        return _died(blank, error.failure, began)
+    except OrtuneError as error:
+        return _died(blank, Failure(error.what, worker.reproduce), began)
+    return _judged(context, blank, measured, scores, worker.reproduce, began)
+
+
+def finalist(
+    context: Context,
+    trial: Trial,
+    files: Files,
+    pairs: int,
+    effort: Effort,
+    sink: Sink,
+    learnt: stats.Learnt,
+    *,
+    provable: bool = False,
+    known: tuple[Score, ...] = (),
+) -> Trial:
+    """Re-measure a plan in fresh pairs of processes and score it on all evaluation samples.
+
+    Args:
+        learnt: How far pairs differ, from the rest of the run.
+        provable: The held-out samples may prove its accuracy: see `Context.finalists`.
+        known: Scores that stand: none are taken.
+    """
+    began, blank = time.perf_counter(), _blank(trial.key, trial.plan, "final", files)
+    taken: list[Pair] = []
+    scores = known
+    fresh = fresh_pairs(
+        lambda: start(context, context.models, context.job.baseline, "baseline"),
+        lambda: start(context, files.paths, trial.plan.backend, "final"),
+        pairs,
+        effort,
+        lambda found, done: sink(Timing(found, done)),
+    )
+    parts = context.evaluation()
+    if not provable:
+        parts = tuple(replace(part, proof=()) for part in parts)
+    try:
+        with closing(fresh):
+            for one in fresh:
+                if not taken:
+                    first, quick = one, _run_ns(one.pair)
+                    scores = known or score(
+                        context, one.candidate, trial.plan, *parts, run_ns=quick
+                    )
+                taken.append(one.pair)
+    except BaselineFailed:
+        raise
+    except WorkerFailed as error:
+        return _died(blank, error.failure, began)
+    except OrtuneError as error:
+        return _died(blank, Failure(error.what, first.candidate.reproduce), began)
+    measured = measurement(first.started, taken)
+    return _judged(context, blank, measured, scores, one.candidate.reproduce, began, learnt)
+
+
+@dataclass
+class _Told:
+    """A rule that stops a trial, and what it said."""
+
+    rule: Stop | None
+    why: str = ""
+
+    def __call__(self, pair: Pair, done: float | None = None) -> str:
+        if self.rule is not None:
+            self.why = self.rule(pair, done)
+        return self.why
+
+
+def _run_ns(pair: Pair) -> int:
+    """Return the longest entry of a plan's last block."""
+    return max(pair.blocks[-1].candidate.latency_ns)
+
+
+def _blank(key: str, plan: Plan, part: str, files: Files) -> Trial:
+    """Return a trial that knows its files and nothing measured."""
+    return Trial(
+        key,
+        plan,
+        part,
+        Status.FAILED,
+        size=files.size,
+        edits=files.edits,
+        artefact=files.artefact,
+        content=files.content,
+    )
+
+
+def _died(blank: Trial, failure: Failure, began: float) -> Trial:
+    return replace(
+        blank,
+        why=failure.reason,
+        error=failure.reason,
+        reproduce=failure.reproduce,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _judged(
+    context: Context,
+    blank: Trial,
+    measurement: Measurement,
+    scores: tuple[Score, ...],
+    reproduce: str,
+    began: float,
+    learnt: stats.Learnt = stats.NOTHING,
+) -> Trial:
+    seconds = time.perf_counter() - began
+    made = replace(
+        blank, scores=scores, measurement=measurement, reproduce=reproduce, seconds=seconds
+    )
+    return concluded(context, made, learnt)
+
+
+def learnt(trials: Iterable[Trial], but: str = "") -> stats.Learnt:
+    """Return what the A/A pair and the finalists of a run tell about how far pairs differ.
+
+    Args:
+        but: Key of the finalist whose own pairs are left out.
+    """
+    measured = [(t, t.measurement.pairs) for t in trials if t.measurement is not None]
+    groups = [pairs for t, pairs in measured if t.part == "final" and t.key != but]
+    equal = [pair for t, pairs in measured if t.stage == "baseline" for pair in pairs]
+    return stats.Learnt.of(groups, equal)
+
+
+def concluded(context: Context, trial: Trial, learnt: stats.Learnt) -> Trial:
+    """Return a measured trial with interval, status and reason by what its run has learnt.
+
+    A search sorts by less sure intervals than those that are shown.
+
+    Args:
+        learnt: How far pairs differ, from the rest of the run.
+    """
+    if trial.measurement is None:
+        return trial
+    pairs = trial.measurement.pairs
+    ratio = stats.ratio(pairs, learnt=learnt)
+    sure = ratio if trial.part == "final" else stats.ratio(pairs, stats.SEARCHING, learnt)
+    status, why = conclude(context, sure, trial.scores)
+    if trial.stopped and not trial.scores:
+        slower = ratio.low > 1 or ratio.value > _ONCE
+        status, why = Status.SLOWER if slower else Status.SCREENED, trial.stopped
+    elif status is Status.SLOWER and ratio.low <= 1:
+        status, why = Status.LEVEL, "; ".join([NO_FASTER, *say.fallen(trial.scores)])
+    predicted = stats.prediction(pairs, learnt)
+    return replace(trial, ratio=ratio, status=status, why=why, predicted=predicted)
+
+
+def measurement(started: Started, pairs: Sequence[Pair]) -> Measurement:
+    """Put together what a plan took to start and its pairs."""
+    return Measurement(
+        tuple(pairs), started.load_ns, started.first_ns, started.peak_rss, started.placement
+    )
+
+
+def conclude(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> tuple[Status, str]:
+    """Say what became of a measured plan, and why, in one line; outputs that fell are named."""
+    status, why = _concluded(context, ratio, scores)
+    return status, "; ".join([why, *say.fallen(scores)])
+
+
+def _concluded(context: Context, ratio: Interval, scores: tuple[Score, ...]) -> tuple[Status, str]:
+    if scores and scores[0].verdict is Verdict.FAILS:
+        bound = context.budget.bound(scores[0].base)
+        metric = scores[0].metric
+        return Status.FAILS, f"{metric} {scores[0].value:.4g} leaves the budget of {bound:.4g}"
+    measure = context.job.workload.measure
+    if ratio.low > 1:
+        return Status.SLOWER, f"slower: {ratio.value:.2f} times the original's {measure}"
+    if not scores:
+        return Status.SCREENED, f"{ratio.value:.2f} times the original's {measure}, not scored"
+    if ratio.high >= 1:
+        return Status.OK, NO_FASTER
+    return Status.OK, f"{1 / ratio.value:.2f}x as fast, accuracy {scores[0].verdict}"
+
+
+def start(
+    context: Context,
+    models: Mapping[str, Path],
+    backend: Backend,
+    label: str,
+    sink: Sink = silent,
+) -> Worker:
+    """Start a worker for these models in a fresh folder of the run."""
+    folder = worker_folder(context.root / "workers", label)
+    job = context.worker_job(models, backend, folder)
+    return Worker(
+        job,
+        timeout_s=context.timeout_s,
+        memory_limit=context.memory_limit,
+        deadlines=None if label == "baseline" else context.deadlines.seconds,
+        sink=sink,
+    )

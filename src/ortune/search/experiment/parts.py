@@ -1,0 +1,358 @@
+"""Run the original: the budget first, then the parts of the data, then its own scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ortune.core import wording as say
+from ortune.core.budget import Budget
+from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.event import Note, Sink
+from ortune.core.metric import Kind, Metric
+from ortune.core.plugins import codec
+from ortune.core.session import Tensors
+from ortune.core.study import Header
+from ortune.core.wording import count
+from ortune.core.workload import spread
+from ortune.data import derive, split
+from ortune.data.feeds import Feeds
+from ortune.data.stream import Stream
+from ortune.measurement.accuracy import ERROR, provable, unresolved
+from ortune.measurement.job import MAIN
+from ortune.measurement.process import Worker, keep_outputs
+from ortune.measurement.timing.operators import by_operator
+from ortune.measurement.timing.turns import Started
+from ortune.search.experiment import budget as budgeting
+from ortune.search.experiment import samples
+from ortune.search.experiment.context import ScoredPart, together
+from ortune.search.experiment.records import scored_part, table
+from ortune.search.experiment.request import ExperimentRequest
+from ortune.search.experiment.samples import CALIBRATION, Division, Feeding
+
+_LOOKED_AT = 64
+"""Samples, spread over all, that the budget is fixed by before they are divided."""
+_SHARE = 40
+"""Scoring one plan on a part takes at most this fraction of the time budget (1/40)."""
+_SCORING_S = 300.0
+"""Scoring a part of the data may take so long at least."""
+_PROFILED = 0.02
+"""Share of the time budget that the profile by operator may take."""
+_SEARCHED = 2
+"""Finalists from which on plans are searched for, not only compared."""
+_FINAL = 4
+"""The part that few plans are scored on may take so many times as long."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is fixed before the first candidate.
+
+    Attributes:
+        division: Part -> indices of samples, `CALIBRATION` among them.
+        parts: ``search`` and ``final``, scored; ``search`` alone where nothing is chosen.
+        yielded: The group of each sample of an evaluate function; None of one without groups.
+        by_operator: Operator -> its share of the original's time; empty where nothing is searched
+            for, or no profile was taken.
+    """
+
+    feeding: Feeding
+    budget: Budget
+    rule: str
+    division: Division
+    parts: Mapping[str, ScoredPart]
+    watched: tuple[Budget, ...] = ()
+    outlook: str = ""
+    yielded: tuple[str | None, ...] | None = None
+    by_operator: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Original:
+    """The loaded original, and what is asked of it.
+
+    Attributes:
+        started: What it took until it had answered once.
+        quick_ns: Its rough latency.
+        finalists: Plans that may be judged on samples that no choice has read; 0 chooses nothing.
+    """
+
+    request: ExperimentRequest
+    worker: Worker
+    work: Path
+    started: Started
+    quick_ns: int
+    finalists: int
+    header: Header | None
+    sink: Sink
+
+    @property
+    def error(self) -> float:
+        """The chance of a false proof that one plan may take."""
+        return ERROR / max(1, self.finalists)
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that scoring a part may take."""
+        return max(_SCORING_S, self.request.time)
+
+    def judged(self, fed: Feeding) -> Judged:
+        """Fix the budget, divide the samples, score the original on them and profile it.
+
+        Raises:
+            OrtuneError: The budget cannot be read or scored, or the original does not run.
+        """
+        found = self._by_function(fed) if self.request.evaluate else self._by_samples(fed)
+        budgeting.check(found.budget, together(found.parts))
+        return replace(found, by_operator=self._by_operator())
+
+    def _by_operator(self) -> Mapping[str, float]:
+        """Profile the original for a moment, the last that its process does.
+
+        A run that goes on keeps what it began with; where it cannot be done a search goes without.
+        """
+        if self.header is not None:
+            return self.header.by_operator
+        if self.finalists < _SEARCHED or len(self.request.names) > 1:
+            return {}
+        folder, seconds = self.work / "profile", _PROFILED * self.request.time
+        times = {"load_ns": self.started.load_ns, "run_ns": self.quick_ns}
+        try:
+            return by_operator(self.worker, folder, seconds=seconds, **times)
+        except OrtuneError as error:  # a worker that dies says so too
+            self.sink(Note(f"the original is not profiled: {error.what}"))
+            return {}
+
+    # --- samples ----------------------------------------------------------------------------
+
+    def _by_samples(self, fed: Feeding) -> Judged:
+        feeds = fed.feeds
+        assert feeds is not None
+        looked = spread(feeds.count, min(_LOOKED_AT, self._allowed))
+        outputs = self._outputs(looked, "looked")
+        labels = None if feeds.labels is None else [feeds.labels[i] for i in looked]
+        earlier = self.header.job if self.header is not None else None
+        if self.request.budget is None and earlier is not None and earlier.budget_rule:
+            budget, rule = earlier.budget, earlier.budget_rule
+        else:
+            budget, rule = budgeting.budget_for(self.request.budget, outputs, labels)
+        inputs = Stream(fed.streams[MAIN]).__getitem__
+        seen, metric, groups = [inputs(at) for at in looked], budget.metric, _joining(feeds)
+        places = range(len(looked))
+        part = scored_part("looked", places, outputs, metric, labels, inputs=seen.__getitem__)
+        wanted = provable(budget, part.records, self.error, grouped=groups is not None)
+        watched = limits(metric, outputs, labels, self.request.ignore_output)
+        division = self._division(fed, feeds, wanted)
+        parts = {}
+        for name in ("search", "final"):
+            if name in division:
+                expected = self._outputs(division[name], f"expected-{name}")
+                known = (metric, feeds.labels, groups, inputs)
+                parts[name] = scored_part(name, division[name], expected, *known)
+        parts = _unread(parts, feeds)
+        said = "" if feeds.synthetic else self._outlook(budget, wanted, feeds, parts)
+        return Judged(fed.divided(division), budget, rule, division, parts, watched, said)
+
+    @property
+    def _allowed(self) -> int:
+        """How many samples one plan may be scored on."""
+        return max(20, int(self.request.time * 1e9 / _SHARE / max(self.quick_ns, 1)))
+
+    def _outputs(self, indices: Sequence[int], name: str) -> Stream:
+        path = self.work / f"{name}.stream"
+        return keep_outputs(self.worker, indices, path, self.timeout_s)
+
+    def _division(self, fed: Feeding, feeds: Feeds, wanted: int | None) -> Division:
+        if self.header is not None:
+            return self.header.parts
+        if not self.finalists:
+            return {"search": tuple(range(feeds.count))}
+        found = self._split(feeds, fed.own, wanted)
+        division = {"search": found.search, "final": found.final}
+        division[CALIBRATION] = () if feeds.synthetic else found.calibration
+        longest = dict.fromkeys(division, self._allowed)
+        longest["final"] = _FINAL * self._allowed
+        thinned = {
+            name: tuple(part[i] for i in spread(len(part), longest[name]))
+            for name, part in division.items()
+        }
+        for name, part in division.items():
+            if len(thinned[name]) < len(part):
+                used = f"{len(thinned[name])} of {count(len(part), 'sample')} used, for time"
+                self.sink(Note(f"{name}: {used}"))
+        return thinned
+
+    def _split(self, feeds: Feeds, own: Feeds | None, wanted: int | None) -> split.Parts:
+        found = split.split(feeds, own, wanted)
+        for text in found.notes:
+            self.sink(Note(text))
+        return found
+
+    # --- an evaluate function ---------------------------------------------------------------
+
+    def _by_function(self, fed: Feeding) -> Judged:
+        function = self.request.evaluate or ""
+        if self.request.ignore_output:
+            raise BadSettings(
+                "--ignore-output is about outputs, and --evaluate scores what it likes of them",
+                fix="leave it out",
+            )
+        answer = self.worker.ask("evaluate", function=function, timeout_s=self.timeout_s)
+        records = table(answer["records"][0])
+        budget, rule = budgeting.evaluated(function, self.request.budget)
+        yields = samples.yielded(answer, fed.streams if fed.ends else {})
+        groups = None if yields is None else _joining(yields)
+        wanted = None
+        if yields is not None:
+            wanted = provable(budget, records, self.error, grouped=groups is not None)
+        division = self._divided_records(fed, yields, len(records), wanted)
+        parts = {
+            name: ScoredPart(
+                name,
+                division[name],
+                None,
+                records[list(division[name])],
+                groups=None if groups is None else tuple(groups[i] for i in division[name]),
+            )
+            for name in ("search", "final")
+            if name in division
+        }
+        if yields is not None:
+            parts = _unread(parts, yields)
+        return Judged(
+            fed.divided(division),
+            budget,
+            rule,
+            division,
+            parts,
+            outlook=self._outlook(budget, wanted, yields, parts),
+            yielded=None if yields is None else tuple(answer["groups"]),
+        )
+
+    def _divided_records(
+        self, fed: Feeding, yields: Feeds | None, count: int, wanted: int | None
+    ) -> Division:
+        if not self.finalists:
+            return {"search": tuple(range(count))}
+        own = None if fed.feeds is None else split.split(fed.feeds, fed.own).calibration
+        if yields is None:
+            cut = samples.record_parts(count)
+            return cut if own is None else {**cut, CALIBRATION: own}
+        if self.header is not None:
+            return self.header.parts
+        apart = None if own is None else replace(yields, count=0, digests=(), groups=None)
+        found = self._split(yields, apart, wanted)
+        calibration = found.calibration if own is None else own
+        return {"search": found.search, "final": found.final, CALIBRATION: calibration}
+
+    def _outlook(
+        self,
+        budget: Budget,
+        wanted: int | None,
+        feeds: Feeds | None,
+        parts: Mapping[str, ScoredPart],
+    ) -> str:
+        """Say what the samples can prove, where something is chosen; once for a run."""
+        if self.header is not None and self.header.outlook:
+            return self.header.outlook
+        return outlook(budget, wanted, feeds, parts) if self.finalists else ""
+
+
+def _joining(feeds: Feeds) -> tuple[str, ...] | None:
+    """Return the groups; None where none has two samples."""
+    groups = feeds.groups
+    return None if groups is None or len(set(groups)) == len(groups) else groups
+
+
+def _unread(parts: Mapping[str, ScoredPart], feeds: Feeds) -> dict[str, ScoredPart]:
+    """Mark what a proof may rest on: samples that differ, in a part that no choice read."""
+    found, last = dict(parts), list(parts)[-1]
+    shared = set(parts["search"].indices) & set(parts[last].indices)
+    if last == "search" or not shared:
+        proof = split.distinct(feeds, parts[last].indices)
+        found[last] = replace(parts[last], proof=proof)
+    return found
+
+
+_LIST = (
+    "--evaluate returns a list, whose samples cannot be kept apart: accuracy is likely at best; "
+    "a generator that yields (record, group) lets it be proved"
+)
+
+
+def outlook(
+    budget: Budget, wanted: int | None, feeds: Feeds | None, parts: Mapping[str, ScoredPart]
+) -> str:
+    """Say how many samples are held out, whether they can prove the budget, and how many would.
+
+    Args:
+        wanted: Independent samples that prove an unchanged answer; None when none do.
+        feeds: The samples; None with an evaluate function that returns a list.
+    """
+    division = {name: part.indices for name, part in parts.items()}
+    scored = len(set(division["search"]) | set(division["final"]))
+    fine = unresolved(budget, scored, parts["search"].records)
+    texts = [_LIST if feeds is None else _held_out(budget, wanted, feeds, division), fine]
+    return "; ".join(text for text in texts if text)
+
+
+def _held_out(budget: Budget, wanted: int | None, feeds: Feeds, division: Division) -> str:
+    independent = split.independent(feeds, range(feeds.count))
+    noun, samples = "sample", say.count(feeds.count, "sample")
+    if independent < feeds.count:
+        noun = "different sample" if feeds.groups is None else "group"
+        different = "different ones" if feeds.groups is None else "independent groups"
+        samples = f"{samples} in {independent:,} {different}"
+    final = division["final"]
+    shared = not set(final).isdisjoint(division["search"])
+    held = 0 if shared else split.independent(feeds, final)
+    kept = f"{samples}: {held or 'none'} {'is' if held < 2 else 'are'} held out"
+    if wanted is None:
+        return f"{kept}; {budget} cannot be proved by samples, accuracy is likely at best"
+    if held >= wanted:
+        return f"{kept}, enough to prove the budget if none of them shows a loss"
+    least = split.least(wanted)
+    # Of groups it is exact where they are of one size.
+    about = "about " if noun == "group" and budget.metric.kind() is not Kind.SHARE else ""
+    more = "more --time" if independent >= least else about + say.count(least, noun)
+    return f"{kept}, which can make accuracy likely at best; {more} would let it be proved"
+
+
+_ASKED = 8
+"""Samples on which a metric is asked what it reads."""
+
+
+def limits(
+    metric: Metric,
+    outputs: Sequence[Tensors],
+    labels: Sequence[Any] | None,
+    ignored: Sequence[str],
+) -> tuple[Budget, ...]:
+    """Return a limit for every output that a metric does not read and nobody ignores.
+
+    One whose values in the original are no numbers has none.
+
+    Raises:
+        BadSettings: An ignored output does not exist.
+    """
+    names = list(outputs[0])
+    for name in ignored:
+        if name not in names:
+            raise BadSettings(
+                f"--ignore-output {name}: the model has no such output",
+                fix=f"use one of: {', '.join(names)}",
+            )
+    read = set(ignored)
+    for at in range(min(_ASKED, len(outputs))):
+        read |= metric.reads(outputs[at], None if labels is None else labels[at])
+    found = []
+    for name in names:
+        if name not in read:
+            with suppress(OrtuneError):
+                budget, _ = derive.derive({name: [tensors[name] for tensors in outputs]})
+                own = codec.build(type(budget.metric), vars(budget.metric) | {"output": name})
+                found.append(replace(budget, metric=own))
+    return tuple(found)

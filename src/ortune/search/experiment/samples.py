@@ -1,0 +1,245 @@
+"""What the models are fed: the user's samples, made-up ones, or calls that were recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ortune.core import atomic_write
+from ortune.core.errors import BadData, BadSettings
+from ortune.core.event import Note, Sink
+from ortune.core.facts import Facts
+from ortune.core.plugins import codec
+from ortune.core.workload import spread
+from ortune.data import augment, feeds, split, synthetic
+from ortune.data.feeds import Feeds
+from ortune.data.stream import Stream
+from ortune.graph.io import file
+from ortune.measurement.job import MAIN
+from ortune.measurement.process import Worker
+from ortune.measurement.rolled import Sequenced
+from ortune.quantizers.calibration.ranges_file import SavedRanges
+from ortune.search.experiment.request import ExperimentRequest
+from ortune.search.recipe.build import Material
+
+_RECORDED = 64
+"""Recorded calls that are used for calibration, spread over all."""
+_SEARCH_SHARE = 0.6
+CALIBRATION = "calibration"
+"""The part that quantizers observe."""
+_UNITED = "no group, sample {}"
+
+Division = Mapping[str, tuple[int, ...]]
+"""Part of the data -> indices of samples."""
+GivenRanges = tuple[SavedRanges, tuple[str, ...]]
+"""Ranges of an earlier calibration, and what a person should know of them."""
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """Samples, and what builds may use of them.
+
+    Attributes:
+        streams: Model name -> stream that timing runs on.
+        materials: Model name -> what builds may use.
+        feeds: The samples that are divided into parts: those of the user, or what a generator
+            yielded, without inputs; None with an evaluate function that returns a list.
+        own: Samples to calibrate with, given apart.
+        ends: Model name -> for every yield of a generator, how many calls came until then.
+    """
+
+    streams: Mapping[str, Path]
+    materials: Mapping[str, Material]
+    digest: str
+    feeds: Feeds | None = None
+    own: Feeds | None = None
+    ends: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def settled(self, folder: Path) -> Feeding:
+        """Move the samples' folder to its place and return the same samples there."""
+        draft = min((p.parent for p in self.streams.values()), key=lambda p: len(p.parts))
+        atomic_write.replace(draft, folder)
+        materials = {}
+        for name, material in self.materials.items():
+            if material.feeds is not None:
+                stream = folder / material.feeds.stream.relative_to(draft)
+                material = replace(material, feeds=replace(material.feeds, stream=stream))
+            materials[name] = material
+        streams = {name: folder / p.relative_to(draft) for name, p in self.streams.items()}
+        return replace(self, streams=streams, materials=materials)
+
+    def divided(self, parts: Division) -> Feeding:
+        """Return the same samples; quantizers observe the part that is for calibration."""
+        if CALIBRATION not in parts:
+            return self
+        materials = {
+            name: replace(material, calibration=self._observed(name, parts[CALIBRATION]))
+            for name, material in self.materials.items()
+        }
+        return replace(self, materials=materials)
+
+    def _observed(self, name: str, part: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the part's samples, or the calls that a model got on them."""
+        if name not in self.ends:
+            return part
+        ends = [0, *self.ends[name]]
+        calls = [call for at in part for call in range(ends[at], ends[at + 1])]
+        every = calls or list(range(ends[-1]))
+        return tuple(every[i] for i in spread(len(every), _RECORDED))
+
+    def known(self, request: ExperimentRequest, ranges: GivenRanges | None, sink: Sink) -> Feeding:
+        """Return the same samples with the ranges that are given, all in the digest."""
+        material = self.materials.get(MAIN)
+        if material is None or not (ranges or request.augment):
+            return self
+        said = []
+        if ranges:
+            found, notes = ranges
+            material, said = replace(material, known=found), [found.digest]
+            for text in notes:
+                sink(Note(text, warning=True))
+        if request.augment and material.feeds is not None:
+            said += map(str, augment.read(request.augment))
+        digest = codec.digest([self.digest, *said])
+        return replace(self, materials={MAIN: material}, digest=digest)
+
+    def altered(self, request: ExperimentRequest, folder: Path, sink: Sink) -> Feeding:
+        """Return the same samples; altered copies of the calibration's are observed too.
+
+        Raises:
+            BadData: The samples cannot be altered.
+        """
+        material = self.materials.get(MAIN)
+        if not request.augment or material is None or material.feeds is None:
+            return self
+        ways = augment.read(request.augment)
+        made = augment.augment(material.feeds, material.calibration, ways, folder)
+        for text in made.notes:
+            sink(Note(text))
+        material = replace(material, feeds=made, calibration=tuple(range(made.count)))
+        return replace(self, materials={MAIN: material})
+
+
+def given(
+    request: ExperimentRequest, facts: Facts, folder: Path, sink: Sink, earlier: Path
+) -> Feeding:
+    """Read the user's samples, or make some up when there are none.
+
+    Args:
+        folder: For the stream files.
+        earlier: Where an earlier run of this job has its own.
+
+    Raises:
+        BadData: They cannot be used with the model, or calibration and evaluation overlap.
+    """
+    if len(request.models) > 1:
+        raise BadSettings(
+            "--data cannot feed several models", fix="leave it out; --evaluate feeds them"
+        )
+    inputs, batch = facts.inputs, request.driven.batch
+    load = _loader(request, facts, folder.parent)
+    if request.data is None:
+        found = synthetic.make(inputs, folder, shapes=request.shapes, ranges=request.ranges)
+        sink(Note("no data: made-up samples, and only exact plans are tried", warning=True))
+    else:
+        at = (folder, earlier)
+        found = load(request.data, *at, labels=request.labels, batch=batch, sink=sink)
+    own = None
+    if request.calibration is not None:
+        at = (folder / CALIBRATION, earlier / CALIBRATION)
+        own = load(request.calibration, *at, sink=sink)
+        split.disjoint(found, own)
+    for text in found.notes:
+        sink(Note(text))
+    labels = None if found.labels is None else [str(label) for label in found.labels]
+    content = [found.digests, labels, found.groups, own.digests if own else None]
+    return Feeding(
+        {MAIN: found.stream},
+        {MAIN: Material(own or found, (), custom_ops=request.original.custom_ops)},
+        codec.digest([content, request.functions_digest()]),
+        found,
+        own,
+    )
+
+
+def _loader(request: ExperimentRequest, facts: Facts, root: Path) -> Callable[..., Feeds]:
+    """Return what reads a source into a folder, beside that of an earlier run."""
+    if not request.sequence:
+        return lambda source, out, _, **rest: feeds.load(source, facts.inputs, out, **rest)
+    model = request.models[0]
+    found = Sequenced(
+        *(model, file.digest(model), facts, request, request.original, request.shapes, root)
+    )
+    return lambda source, out, earlier, **rest: replace(found, earlier=earlier).load(
+        source, out, **rest
+    )
+
+
+def recorded(request: ExperimentRequest, worker: Worker, folder: Path) -> Feeding:
+    """Record the calls that the evaluate function makes on the loaded baseline.
+
+    Raises:
+        BadData: It returns nothing, or never runs one of the models.
+    """
+    models = request.names
+    streams = {name: folder / f"{name or 'model'}.stream" for name in models}
+    folder.mkdir(parents=True, exist_ok=True)
+    answer = worker.ask(
+        "evaluate",
+        function=request.evaluate,
+        record={name: str(path.resolve()) for name, path in streams.items()},
+        timeout_s=max(300.0, 2 * request.time),
+    )
+    records = answer["records"][0]
+    if not records:
+        raise BadData(f"{request.evaluate} returned no records", fix="return one record a sample")
+    idle = [models[name].stem for name, calls in answer["calls"].items() if not calls]
+    if idle:
+        raise BadData(
+            f"{request.evaluate} never ran {', '.join(idle)}", fix="call every model that is given"
+        )
+    materials = {}
+    for name, path in streams.items():
+        count = len(Stream(path))
+        fed = Feeds(path, count, (), None, None, request.evaluate or "")
+        chosen = spread(max(1, round(count * _SEARCH_SHARE)), _RECORDED)
+        materials[name] = Material(fed, chosen, custom_ops=request.original.custom_ops)
+    digest = codec.digest([len(records), request.functions_digest()])
+    return Feeding(streams, materials, digest, ends=answer.get("ends", {}))
+
+
+def yielded(answer: Mapping[str, Any], streams: Mapping[str, Path]) -> Feeds | None:
+    """Return the samples that a generator yielded, to be divided; None of one that returns a list.
+
+    Args:
+        answer: Of the worker's ``evaluate``.
+        streams: Model name -> the calls that were recorded meanwhile; empty when none were.
+    """
+    groups = answer.get("groups")
+    if groups is None:
+        return None
+    count, known = len(groups), {name: Stream(path) for name, path in streams.items()}
+    digests = [codec.digest(_contents(answer["ends"], known, at)) for at in range(count)]
+    named = [_UNITED.format(at) if g is None else g for at, g in enumerate(groups)]
+    joined = None if len(set(named)) == count else tuple(named)
+    return Feeds(Path(), count, tuple(digests), None, joined)
+
+
+def _contents(
+    ends: Mapping[str, Sequence[int]], calls: Mapping[str, Stream], at: int
+) -> list[object]:
+    """Digest the calls of one sample; a sample without any is like no other."""
+    found: list[object] = [
+        [name, feeds.digest(stream[call])]
+        for name, stream in calls.items()
+        for call in range(ends[name][at - 1] if at else 0, ends[name][at])
+    ]
+    return found or [at]
+
+
+def record_parts(count: int) -> Division:
+    """Divide an evaluate function's records, in order: neighbours of a sequence stay together."""
+    cut = max(1, round(count * _SEARCH_SHARE))
+    return {"search": tuple(range(cut)), "final": tuple(range(cut, count)) or (count - 1,)}

@@ -1,0 +1,494 @@
+"""Measure the regions of a plan one at a time: what each costs, and saves in time."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+from ortune.backends.cpu import Cpu
+from ortune.core.atomic_write import append_line, cut_torn, reported, whole_lines
+from ortune.core.errors import BadData, OrtuneError, Refused
+from ortune.core.event import Note, Progress, Sink
+from ortune.core.plugins import codec, stored
+from ortune.core.roles import before_rounding, deciding
+from ortune.core.step import Quantizer, Recipe, Step
+from ortune.core.trial import Interval, Plan
+from ortune.core.workload import spread
+from ortune.data.stream import Stream
+from ortune.graph.io import file
+from ortune.measurement.job import MAIN
+from ortune.measurement.process import Worker, WorkerFailed, worker_folder
+from ortune.measurement.timing import stats
+from ortune.measurement.timing.pairs import BaselineFailed, Effort, time_pair
+from ortune.measurement.timing.turns import ready
+from ortune.metrics.snr import Snr
+from ortune.search.experiment import measure
+from ortune.search.experiment.build import Files, build_all
+from ortune.search.experiment.context import Context
+from ortune.search.experiment.keys import job_key
+from ortune.search.experiment.ledger import read_trials
+from ortune.search.mixed_precision.costs import (
+    MOST,
+    NONE,
+    UNKNOWN,
+    AccuracyCost,
+    AccuracyRuns,
+    Loss,
+    Scored,
+    time_gained,
+    time_shares,
+)
+from ortune.search.mixed_precision.grouping import By
+from ortune.search.mixed_precision.survey import (
+    MixtureTried,
+    RegionCost,
+    SharedCost,
+    Survey,
+    SurveyRequest,
+)
+from ortune.search.mixed_precision.switched import Form, Forms, as_given, prepare
+from ortune.search.recipe.build import build_in
+from ortune.search.recipe.space import trial_key
+
+NAME = "regions.jsonl"
+FOLDER = "surveys"
+"""In a run's folder, with a file ``KEY.jsonl`` a survey."""
+_RECORDS: dict[str, type[Survey | MixtureTried]] = {"survey": Survey, "mixture": MixtureTried}
+_FORMER = {"mixture": ("correction", "stored")}
+"""Fields that older versions wrote, by kind of record; nothing reads them any more."""
+
+
+class RegionJournal:
+    """What a run knows of regions."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / NAME
+        cut_torn(self._path)
+        self.known: list[Survey] = []
+        self.mixtures: list[MixtureTried] = []
+        for record in read(root):
+            self._keep(record)
+
+    def add(self, record: Survey | MixtureTried) -> None:
+        """Record it; it is on disk when this returns.
+
+        Raises:
+            OrtuneError: The file cannot be written.
+        """
+        kind = next(name for name, cls in _RECORDS.items() if isinstance(record, cls))
+        line = {kind: codec.encode(record)}
+        append_line(self._path, json.dumps(line, separators=(",", ":")))
+        self._keep(record)
+
+    def _keep(self, record: Survey | MixtureTried) -> None:
+        if isinstance(record, Survey):
+            self.known.append(record)
+        else:
+            self.mixtures.append(record)
+
+
+def read(root: Path) -> list[Survey | MixtureTried]:
+    """Return what a run's journal holds; a last line that is being written is left out.
+
+    Raises:
+        BadData: It cannot be read, or holds settings that a file may not set.
+    """
+    path = root / NAME
+    return [_record(line, path) for line in whole_lines(path)]
+
+
+def _record(line: bytes, path: Path) -> Survey | MixtureTried:
+    try:
+        ((kind, fields),) = stored.loads(line).items()
+        if kind not in _RECORDS:
+            raise ValueError(f"'{kind}' is no record of regions")
+        stored.demand(fields, kind, fix=stored.DISTRUST, signed=True)
+        for name in _FORMER.get(kind, ()):
+            fields.pop(name, None)
+        return codec.decode(_RECORDS[kind], fields)
+    except OrtuneError as error:
+        raise BadData(f"{path} cannot be read: {error.what}", fix=error.fix) from None
+    except (ValueError, AttributeError) as error:
+        raise BadData(f"{path} cannot be read: {error}", fix="choose another -o folder") from None
+
+
+# --- progress of one survey ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How a survey takes its costs.
+
+    Attributes:
+        samples: That each region is run on: places among those of the search.
+        whole: What all regions cost together.
+    """
+
+    samples: tuple[int, ...]
+    whole: Interval
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The plan's latency over the original's, where no trial tells."""
+
+    ratio: Interval
+
+
+Entry: TypeAlias = Begun | Compared | AccuracyCost | SharedCost
+_ENTRIES: dict[str, type[Entry]] = {
+    "begun": Begun,
+    "compared": Compared,
+    "cost": AccuracyCost,
+    "shared": SharedCost,
+}
+
+
+class SurveyProgress:
+    """The measured parts of one survey.
+
+    Attributes:
+        shared: Two regions -> what of their costs is the same.
+        seconds: That they took, those of a survey that was killed too.
+    """
+
+    def __init__(self, root: Path, key: str) -> None:
+        """Read what there is; a torn last line is cut off.
+
+        Raises:
+            BadData: The file cannot be read, or an older version wrote it.
+        """
+        self._path = root / FOLDER / f"{key}.jsonl"
+        self.begun: Begun | None = None
+        self.compared: Compared | None = None
+        self.costs: dict[str, AccuracyCost] = {}
+        self.shared: dict[tuple[str, str], SharedCost] = {}
+        self.seconds = 0.0
+        cut_torn(self._path)
+        for line in whole_lines(self._path):
+            self._keep(*_entry(line, self._path))
+
+    def add(self, entry: Entry, seconds: float) -> None:
+        """Record a part that took so long; it is on disk when this returns.
+
+        Raises:
+            OrtuneError: The file cannot be written.
+        """
+        kind = next(name for name, cls in _ENTRIES.items() if isinstance(entry, cls))
+        line = {kind: codec.encode(entry), "seconds": seconds}
+        with reported(self._path):
+            self._path.parent.mkdir(exist_ok=True)
+        append_line(self._path, json.dumps(line, separators=(",", ":")))
+        self._keep(entry, seconds)
+
+    def _keep(self, entry: Entry, seconds: float) -> None:
+        self.seconds += seconds
+        match entry:
+            case Begun():
+                self.begun = entry
+            case Compared():
+                self.compared = entry
+            case AccuracyCost():
+                self.costs[entry.region] = entry
+            case SharedCost():
+                self.shared[entry.one, entry.two] = entry
+
+
+def unfinished_s(root: Path, finished: Collection[str]) -> float:
+    """Return the seconds that went into surveys which were killed, of a run."""
+    keys = (path.stem for path in sorted((root / FOLDER).glob("*.jsonl")))
+    return sum(SurveyProgress(root, key).seconds for key in keys if key not in finished)
+
+
+def _entry(line: bytes, path: Path) -> tuple[Entry, float]:
+    try:
+        content = stored.loads(line)
+        seconds = float(content.pop("seconds"))
+        ((kind, fields),) = content.items()
+        return codec.decode(_ENTRIES[kind], fields), seconds
+    except (OrtuneError, ValueError, KeyError, AttributeError, TypeError) as error:
+        why = error.what if isinstance(error, OrtuneError) else error
+        raise BadData(f"{path} cannot be read: {why}", fix=f"remove {path}") from None
+
+
+LATE = "no time was left to measure it"
+"""The error of a region that was not reached."""
+_ORACLE = Cpu(level="basic")
+_PLANNED, _LATEST = 0.7, 0.95
+"""Of a survey's time: how many samples are run is planned for this share, and no region is begun
+after that."""
+_PAIR_S = (1.0, 4.0)
+"""Seconds of the plan against the original, where no trial tells: fewest and most."""
+_LITTLE = 0.01
+"""Of what the whole costs, below which what neighbours may share is not asked for."""
+_DRAFTS = "survey-"
+
+
+def survey(
+    context: Context,
+    wanted: SurveyRequest | Plan,
+    seconds: float,
+    sink: Sink,
+    live: Worker,
+    clock: Callable[[], float] = time.monotonic,
+    by: By = "region",
+) -> Survey:
+    """Measure the regions of a plan; whatever happens to the plan is a survey.
+
+    What was measured before the run was killed is not measured again.
+
+    Args:
+        wanted: The plan; its deciding quantizer must leave nodes out by name.
+        seconds: That it may take; what does not fit is left unmeasured and says so.
+
+    Raises:
+        BaselineFailed: The original does not run any more.
+    """
+    plan = wanted.plan if isinstance(wanted, SurveyRequest) else wanted
+    key = trial_key(job_key(context.job), plan)
+    progress = SurveyProgress(context.root, key if by == "region" else f"{key}-{by}")
+    began, spent = clock(), progress.seconds
+    for killed in context.root.glob(f"{_DRAFTS}*"):
+        shutil.rmtree(killed, ignore_errors=True)
+    try:
+        with TemporaryDirectory(dir=context.root, prefix=_DRAFTS) as folder:
+            running = _Survey(context, plan, by, progress, Path(folder), sink, clock)
+            result = running.run(seconds, live)
+    except BaselineFailed as error:
+        if error.worker is live:
+            raise
+        result = Survey(key, plan, (), math.nan, error=error.failure.reason)
+    except WorkerFailed as error:
+        result = Survey(key, plan, (), math.nan, error=error.failure.reason)
+    except OrtuneError as error:
+        result = Survey(key, plan, (), math.nan, error=error.what)
+    if result.error:
+        sink(Note(f"regions of {plan} are not measured: {result.error}"))
+    return replace(result, key=key, seconds=spent + clock() - began)
+
+
+class _Survey:
+    """One survey at work."""
+
+    def __init__(
+        self,
+        context: Context,
+        plan: Plan,
+        by: By,
+        progress: SurveyProgress,
+        folder: Path,
+        sink: Sink,
+        clock: Callable[[], float],
+    ) -> None:
+        if list(context.models) != [MAIN]:
+            raise Refused(
+                "regions of several models together are not measured", fix="search one alone"
+            )
+        at = deciding(plan.recipe.steps)
+        if at is None:
+            raise Refused(f"no step of {plan.recipe.name} decides a precision", fix="add one")
+        step = plan.recipe.steps[at]
+        assert isinstance(step, Quantizer)
+        self._context, self._plan, self._progress = context, plan, progress
+        self._folder, self._sink, self._clock = folder, sink, clock
+        self._step, self._before, self._by = step, plan.recipe.steps[:at], by
+        self._last = clock()
+
+    def run(self, seconds: float, live: Worker) -> Survey:
+        """Take the regions' costs, and their times from the profile."""
+        began = self._clock()
+        files = build_all(self._context, self._plan, self._sink)
+        given = self._built(self._before)
+        forms, plain = self._forms(given)
+        planned, latest = began + _PLANNED * seconds, began + _LATEST * seconds
+        try:
+            unit, whole = self._take_costs(forms, plain, files.paths[MAIN], planned, latest)
+        except Refused:  # the joint model answers otherwise: each region in a model of its own
+            forms, plain = self._forms(given, joint=False)
+            unit, whole = self._take_costs(forms, plain, files.paths[MAIN], planned, latest)
+        ratio = self._ratio(files, live, began + seconds - self._clock())
+        shares = time_shares(
+            as_given(given, self._step),
+            [form.region for form in forms.all],
+            self._context.by_operator,
+        )
+        regions = tuple(self._region(form, shares[form.region.name], ratio) for form in forms.all)
+        shared = tuple(self._progress.shared.values())
+        return Survey("", self._plan, regions, whole, unit, shared=shared)
+
+    def _region(self, form: Form, share: float, ratio: float) -> RegionCost:
+        """Put together what is known of a region."""
+        region, cost = form.region, self._progress.costs.get(form.region.name)
+        return RegionCost(
+            region.name,
+            region.nodes,
+            region.pattern,
+            region.ops,
+            UNKNOWN if cost is None or cost.error else cost.cost,
+            time_gained(share, ratio) if form.changes else NONE,
+            form.saved,
+            LATE if cost is None else cost.error,
+            region.layers,
+        )
+
+    # --- models -----------------------------------------------------------------------------
+
+    def _built(self, steps: Sequence[Step]) -> Path:
+        """Return the model as some of the recipe's first steps make it."""
+        context, recipe = self._context, Recipe("before", tuple(steps))
+        cache, material = context.root / "artefacts", context.materials[MAIN]
+        return build_in(cache, context.models[MAIN], recipe, material, sink=self._sink).path
+
+    def _forms(self, given: Path, *, joint: bool = True) -> tuple[Forms, Path]:
+        """Return the forms, and the model in float that they were made of.
+
+        Args:
+            given: The model as the deciding step gets it: with rounded weights it is no model in
+                float any more, unless rounding changed more than constants.
+        """
+        ranges = self._context.root / "artefacts" / "ranges" / file.digest(given)[:16]
+        self._sink(Progress("quantizing regions alone"))
+
+        def made(plain: Path) -> tuple[Forms, Path]:
+            forms = prepare(
+                *(plain, self._step, self._context.materials[MAIN], self._folder),
+                ranges=ranges,
+                by=self._by,
+                joint=joint,
+                rounded=None if plain == given else given,
+                sink=self._sink,
+            )
+            return forms, plain
+
+        plain = self._built(before_rounding(self._before))
+        if plain != given:
+            with suppress(Refused):
+                return made(plain)
+        return made(given)
+
+    # --- time -------------------------------------------------------------------------------
+
+    def _ratio(self, files: Files, live: Worker, left: float) -> float:
+        """Return the plan's latency over the original's: of its trial, or of a pair timed now.
+
+        Args:
+            left: Seconds of the survey; a pair takes what it needs all the same.
+
+        Returns:
+            NaN where the time was up before any region was run.
+        """
+        trials = read_trials(self._context.root)
+        for trial in trials:
+            if trial.plan.spelled == self._plan.spelled and trial.ratio is not None:
+                return trial.ratio.value
+        if left <= 0 and not self._progress.costs:  # then nothing is told of any region
+            return math.nan
+        if self._progress.compared is None:
+            effort = min(_PAIR_S[1], max(_PAIR_S[0], left))
+            with measure.start(
+                self._context, files.paths, self._plan.backend, "regions"
+            ) as worker:
+                ready(worker)
+                pair = time_pair(live, worker, Effort(seconds=effort, decide=False, burst=0.1))
+            self._record(Compared(stats.ratio([pair], learnt=measure.learnt(trials))))
+        assert self._progress.compared is not None
+        return self._progress.compared.ratio.value
+
+    # --- accuracy ---------------------------------------------------------------------------
+
+    def _take_costs(
+        self, forms: Forms, plain: Path, whole: Path, planned: float, latest: float
+    ) -> tuple[str, float]:
+        """Run each region alone, then neighbours that lose much together, until the time is up.
+
+        Args:
+            plain: The model that the forms were made of.
+            planned: As many samples are run as fit until then.
+            latest: No region is begun after it.
+
+        Returns:
+            The unit of costs, and what the whole costs.
+
+        Raises:
+            Refused: The joint model answers otherwise than that in float.
+            WorkerFailed: The float model does not run.
+        """
+        progress, metric = self._progress, self._context.budget.metric
+        if self._context.evaluate:
+            metric = Snr(share=0)
+        begun = progress.begun
+        taken = all(form.region.name in progress.costs for form in forms.all)
+        if begun is not None and taken and not self._pairs(forms):
+            return Loss.of(metric).unit, begun.whole.value
+        with AccuracyRuns(
+            forms, self._scored(), metric, self._folder, self._start, self._clock
+        ) as runs:
+            if begun is None:
+                begun = Begun(*runs.begin(max(0.0, planned - self._clock()), whole))
+            else:
+                runs.resume(begun.samples)
+            if forms.switches:
+                runs.check(plain)
+            if progress.begun is None:
+                self._record(begun)
+            for at, form in enumerate(forms.all):
+                if form.region.name in progress.costs:
+                    continue
+                if form.changes and self._clock() > latest:
+                    break
+                self._sink(Progress("running regions alone", at, len(forms.all)))
+                self._record(runs.alone(form))
+            for one, two in self._pairs(forms):
+                if self._clock() > latest:
+                    break
+                both = runs.together((forms.named(one), forms.named(two))).value
+                single = [progress.costs[name].cost.value for name in (one, two)]
+                shared = max(0.0, min(*single, sum(single) - both))
+                self._record(SharedCost(one, two, shared))
+        return runs.loss.unit, begun.whole.value
+
+    def _record(self, entry: Entry) -> None:
+        last, self._last = self._last, self._clock()
+        self._progress.add(entry, self._last - last)
+
+    def _pairs(self, forms: Forms) -> list[tuple[str, str]]:
+        """Return the neighbours whose shared cost is not known and may be much, the most first."""
+        progress = self._progress
+        if progress.begun is None:
+            return []
+        losses = {n: cost.cost.value for n, cost in progress.costs.items() if not cost.error}
+        switched = {form.region.name for form in forms.all if form.switch is not None}
+        lesser = {
+            pair: min(losses[name] for name in pair)
+            for pair in forms.pairs
+            if pair not in progress.shared and set(pair) <= losses.keys() & switched
+        }
+        least = _LITTLE * progress.begun.whole.value
+        much = (pair for pair in lesser if lesser[pair] > least)
+        return sorted(much, key=lambda pair: -lesser[pair])
+
+    def _scored(self) -> Scored:
+        """Return the samples of the search's part; those that were recorded have no labels."""
+        if self._context.evaluate:
+            return Scored(spread(len(Stream(self._context.feeds[MAIN])), MOST))
+        part = self._context.parts["search"]
+        return Scored(part.indices, part.labels)
+
+    def _start(self, path: Path, label: str) -> Worker:
+        context = self._context
+        backend = replace(_ORACLE, custom_ops=context.materials[MAIN].custom_ops)
+        folder = worker_folder(context.root / "workers", label)
+        job = context.worker_job({MAIN: path}, backend, folder)
+        return Worker(
+            job,
+            timeout_s=max(context.timeout_s, context.deadlines.judged_s),
+            memory_limit=context.memory_limit,
+        )

@@ -1,0 +1,135 @@
+"""Apply a recipe to a model file: load, edit step by step, check each, save.
+
+Every step is a transaction. Structure, names and types are checked after each. Numbers are
+compared once for a run of exact steps; only when that fails are the steps replayed one by one, and
+the guilty one rolled back. A quantizer that cannot do its work fails the build: the plan without
+it is another plan. So does a transform that says `Refused`, and one that changes inputs or outputs
+on request (`keeps_io` False): numbers are compared across it by its bridge, and what follows is
+compared with the model behind it, on samples that were taken over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import cast
+
+from ortune.core.event import Sink, silent
+from ortune.core.plugins import codec
+from ortune.core.step import Quantizer, Recipe, Step, Transform
+from ortune.data.feeds import Feeds
+from ortune.graph.io import file
+from ortune.quantizers.calibration.ranges_file import SavedRanges
+from ortune.search.recipe.built import SOURCE, STEPS, Built, steps_key, store, stored
+from ortune.search.recipe.editing import Work, following
+from ortune.search.recipe.material import Material as Material
+
+_SAMPLES = ".samples"
+"""Ending of the samples beside a build that takes others than its source."""
+
+
+def build(
+    source: str | Path,
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    feeds: Feeds | None = None,
+    known: SavedRanges | None = None,
+    custom_ops: tuple[str, ...] = (),
+    sink: Sink = silent,
+) -> Built:
+    """Write the model that `recipe` makes of `source` to `out`.
+
+    Args:
+        feeds: Samples to calibrate on, and to compare numbers on; made-up ones only compare.
+        known: Ranges of an earlier calibration of `source`; see
+            `ortune.quantizers.calibration.reuse.load`.
+        custom_ops: Libraries of operators that the model needs, or will.
+
+    Raises:
+        OrtuneError: A quantizer found nothing to do, or the model cannot be used.
+    """
+    indices = tuple(range(feeds.count)) if feeds and not feeds.synthetic else ()
+    with TemporaryDirectory(prefix="ortune-") as folder:
+        material = Material(feeds, indices, known, custom_ops)
+        built = build_in(Path(folder), Path(source), recipe, material, sink=sink)
+        return Built(file.save(file.load(built.path), out), built.edits)
+
+
+def build_in(
+    cache: Path, source: Path, recipe: Recipe, material: Material, *, sink: Sink = silent
+) -> Built:
+    """Like `build`, into ``CACHE/<steps key>/NAME.onnx``; steps built before are not repeated."""
+    name = source.stem
+    if not recipe.steps:
+        return Built(source, ())
+    for count in range(len(recipe.steps), 0, -1):
+        start = stored(cache, name, recipe.steps[:count], material.key)
+        if start is not None:
+            break
+    else:
+        count, start = 0, Built(source, ())
+    material = _taken_over(start, name, recipe.steps[:count], material)
+    edges = [i for i, step in enumerate(recipe.steps) if isinstance(step, Quantizer) and i > count]
+    for until in [*edges, len(recipe.steps)] if len(recipe.steps) > count else []:
+        start = _extend(cache, source, start, recipe.steps[:until], count, material, sink)
+        material = _taken_over(start, name, recipe.steps[:until], material)
+        count = until
+    return start
+
+
+def _taken_over(start: Built, name: str, steps: Sequence[Step], material: Material) -> Material:
+    """Return the samples as the model that was built takes them."""
+    if material.feeds is None or not any(map(_crosses, steps)):
+        return material
+    path = start.path.with_name(f"{name}{_SAMPLES}")
+    if not path.is_file():
+        return replace(material, feeds=None, calibration=())
+    return replace(material, feeds=replace(material.feeds, stream=path))
+
+
+def _crosses(step: Step) -> bool:
+    return isinstance(step, Transform) and not step.keeps_io
+
+
+def _extend(
+    cache: Path,
+    source: Path,
+    start: Built,
+    steps: Sequence[Step],
+    done: int,
+    material: Material,
+    sink: Sink,
+) -> Built:
+    name, folder = source.stem, cache / steps_key(steps, material.key)
+    folder.mkdir(parents=True, exist_ok=True)
+    first = not any(isinstance(step, Quantizer) for step in steps[:done])
+    others = following(material.planned, steps[:done])
+    work = Work(start.path, folder, material, sink, trusted=first, others=others)
+    edits = list(start.edits)
+    for exact, group in itertools.groupby(steps[done:], lambda step: isinstance(step, Transform)):
+        if exact:
+            edits += work.exact(cast(list[Transform], list(group)))
+        else:
+            edits += [edit for step in group for edit in work.lossy(cast(Quantizer, step))]
+    if not done:
+        work.model.metadata_props[SOURCE] = file.digest(source)
+    work.model.metadata_props[STEPS] = json.dumps(codec.encode(tuple(steps)))
+    path = file.save(work.model, folder / f"{name}.onnx", durable=False)
+    if any(map(_crosses, steps)) and work.material.feeds is not None:
+        beside = folder / f"{name}{_SAMPLES}"
+        beside.unlink(missing_ok=True)
+        try:
+            os.link(work.material.feeds.stream, beside)
+        except OSError:
+            shutil.copyfile(work.material.feeds.stream, beside)
+    work.clear()
+    built = Built(path, tuple(edits), file.content(path))
+    store(built, name)
+    return built

@@ -1,0 +1,298 @@
+"""The candidates: tens of plans. The order of passes is never searched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+
+from ortune.backends.bucketed import Bucketed
+from ortune.core.backend import Backend
+from ortune.core.capabilities import HERE, Capabilities
+from ortune.core.facts import Facts
+from ortune.core.plugins import catalog, codec
+from ortune.core.step import AS_IS, Quantizer, Recipe, Step, Transform
+from ortune.core.trial import Plan
+from ortune.core.workload import Workload
+from ortune.search.recipe.built import steps_key
+
+_UNKNOWN = Capabilities()
+FIXED = "fixed shapes"
+"""Name of the recipe that fixes the inputs' sizes and does no more."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A backend to search on and the fields that the user pinned.
+
+    Attributes:
+        capabilities: What its environment offers it.
+        splits: Thread counts that the workload wants tried, best bet first; 0 is all CPUs.
+        rules: Steps of the user's own, which the search applies too.
+        portable: Nothing that is bound to this machine's CPU is offered.
+    """
+
+    backend: Backend
+    capabilities: Capabilities = field(compare=False)
+    pinned: frozenset[str] = frozenset()
+    splits: tuple[int, ...] = ()
+    rules: tuple[Transform, ...] = ()
+    portable: bool = False
+    environment: str = HERE
+
+    def pin(self, variant: Backend) -> Backend:
+        """Put the pinned values back into a variant."""
+        return replace(variant, **{name: getattr(self.backend, name) for name in self.pinned})
+
+    def variants(self, facts: Facts, workload: Workload) -> list[Backend]:
+        """Return the option sets to try with every recipe.
+
+        Of the splits the best bet and the one on all CPUs; the others are coordinates.
+        """
+        found = self.backend.variants(facts, workload, self.capabilities)
+        wanted = dict.fromkeys((*self.splits[:1], *self.splits[-1:]))
+        if wanted:
+            found = [replace(v, threads=threads) for v in found for threads in wanted]
+        return list(dict.fromkeys(one for v in found if self.allows(one := self.pin(v))))
+
+    def coordinates(self, backend: Backend, facts: Facts) -> dict[str, list[Backend]]:
+        """Return the settings to try around a backend, within the pins: the splits first.
+
+        A number of threads that resets a pinned field, as one thread does with spinning, is tried
+        by itself.
+        """
+        split = [replace(backend, threads=threads) for threads in self.splits]
+        found: dict[str, list[Backend]] = {"split": split}
+        for name, values in backend.coordinates(facts, self.capabilities).items():
+            found[name] = [
+                one if self.allows(one) else replace(backend, threads=one.threads)
+                for one in values
+            ]
+        return {
+            name: [one for one in values if one != backend and self.allows(one)]
+            for name, values in found.items()
+        }
+
+    def allows(self, backend: Backend) -> bool:
+        """Whether a backend keeps to the pins, and is portable where that is asked."""
+        ours = type(backend) is type(self.backend) and self.pin(backend) == backend
+        return ours and (not self.portable or self._portable(backend))
+
+    def _portable(self, backend: Backend) -> bool:
+        """Whether a backend suits every CPU: all of them or one thread, unless it is pinned."""
+        return backend.portable and (backend.threads <= 1 or "threads" in self.pinned)
+
+
+def clean(
+    facts: Facts,
+    backend: Backend | None = None,
+    capabilities: Capabilities = _UNKNOWN,
+    rules: Sequence[Transform] = (),
+) -> Recipe:
+    """Return every automatic transform that applies, in stage order, then name order.
+
+    A model of an older opset than they write for is raised first, as a verified step.
+
+    Args:
+        backend: Where it will run; without one, only what suits every backend.
+        rules: More transforms, each in its stage.
+    """
+    every = [catalog.load(Transform, name) for name in catalog.names(Transform)]
+    made = [*(cls() for cls in every if cls.automatic), *rules]
+    fit = sorted((t for t in made if t.applies(facts)), key=lambda t: (t.stage, t.name()))
+    if backend is None:
+        fit = [t for t in fit if type(t).suits is Transform.suits]
+    else:
+        fit = [t for t in fit if t.suits(backend, capabilities)]
+    needed = max((t.needs_opset for t in fit), default=0)
+    if needed > facts.opset:
+        fit.insert(0, codec.build(catalog.load(Transform, "raise-opset"), {"to": needed}))
+    return Recipe("clean", tuple(fit))
+
+
+def recipes(
+    facts: Facts,
+    backend: Backend,
+    capabilities: Capabilities,
+    rules: Sequence[Transform] = (),
+    *,
+    exact: bool = False,
+    first: Sequence[Transform] = (),
+) -> Iterator[Recipe]:
+    """Yield a backend's recipes: as it came, clean, and clean with each quantizer's offers.
+
+    Rules of the user's are a recipe of their own beside the clean one, and part of the offers'.
+
+    Args:
+        first: Steps in front of every recipe but the first, and a recipe of their own.
+    """
+    yield AS_IS
+    if first:
+        yield Recipe(FIXED, tuple(first))
+    base = Recipe("clean", (*first, *clean(facts, backend, capabilities).steps))
+    if len(base.steps) > len(first):
+        yield base
+    if rules:
+        every = clean(facts, backend, capabilities, rules).steps
+        base = Recipe("clean + rules", (*first, *every))
+        yield base
+    if exact:
+        return
+    for steps in offers(facts, backend, capabilities):
+        ready = dict.fromkeys(t for step in steps for t in step.prepares(facts, backend))
+        yield Recipe(" + ".join(map(str, steps)), (*base.steps, *ready, *steps))
+
+
+def offers(
+    facts: Facts, backend: Backend, capabilities: Capabilities
+) -> list[tuple[Quantizer, ...]]:
+    """Return what quantizers offer, best bet first: by their rank, then by name.
+
+    Behind a quantizer's own offers come its mixes with others. Convolutions with static ranges and
+    recurrent layers with dynamic ones are one more: neither takes the other's layers.
+    """
+    kinds = [catalog.load(Quantizer, name) for name in catalog.names(Quantizer)]
+    ranked = sorted(kinds, key=lambda kind: kind.rank)
+    found = {kind.name(): tuple(kind.offers(facts, backend, capabilities)) for kind in ranked}
+    every: list[tuple[Quantizer, ...]] = []
+    for kind in ranked:
+        every += [(offer,) for offer in found[kind.name()]]
+        every += kind.mixes(facts, backend, capabilities)
+    static, dynamic = found.get("int8-static", ()), found.get("int8-dynamic", ())
+    joined = [(static[0], dynamic[0])] if static and dynamic and facts.has("Conv") else []
+    return [*joined, *every] if facts.has("LSTM") else every
+
+
+def _portable(found: Iterable[Recipe]) -> Iterator[Recipe]:
+    """Yield recipes in their portable form, each once."""
+    seen: set[str] = set()
+    for recipe in found:
+        made = recipe.made_portable()
+        if made is not None and made.key not in seen:
+            seen.add(made.key)
+            yield made
+
+
+@dataclass(frozen=True)
+class Space:
+    """Every plan that a search may try: a policy chooses among them and their order.
+
+    Attributes:
+        targets: Backends to search on, with their pins.
+        exact: No lossy recipe or backend is offered.
+        buckets: The baseline without padding, where the data are padded and that can be cut.
+        fixing: The step that fixes the inputs' sizes, where all samples have one shape.
+        fixed: It is part of every recipe: the user wants a model that takes that shape alone.
+    """
+
+    facts: Facts
+    targets: Sequence[Target]
+    workload: Workload
+    baseline: Backend
+    exact: bool = False
+    buckets: Bucketed | None = None
+    fixing: Transform | None = None
+    fixed: bool = False
+
+    def variants(self, target: Target) -> list[Backend]:
+        """Return the option sets to try with every recipe, best bet first."""
+        found = target.variants(self.facts, self.workload)
+        return [one for one in found if not (self.exact and one.lossy)]
+
+    def recipes(self, target: Target, backend: Backend) -> Iterator[Recipe]:
+        """Yield a variant's recipes; see `recipes`."""
+        offered, rules = target.capabilities, target.rules
+        first = (self.fixing,) if self.fixed and self.fixing is not None else ()
+        found = recipes(self.facts, backend, offered, rules, exact=self.exact, first=first)
+        return _portable(found) if target.portable else found
+
+    def neighbours(self, plan: Plan) -> dict[str, list[Plan]]:
+        """Return setting -> plans that differ from a plan in this runtime setting alone."""
+        target = self._target(plan)
+        if target is None:
+            return {}
+        found = target.coordinates(plan.backend, self.facts)
+        return {name: [Plan(plan.recipe, one) for one in some] for name, some in found.items()}
+
+    @cached_property
+    def listed(self) -> tuple[Plan, ...]:
+        """Every recipe on every variant: kept, as a policy asks for every proposal."""
+        return tuple(
+            Plan(recipe, backend)
+            for target in self.targets
+            for backend in self.variants(target)
+            for recipe in self.recipes(target, backend)
+        )
+
+    def rescues(self, plan: Plan) -> Sequence[Plan]:
+        """Return the plans that may bring a failed one back into the budget, best bet first."""
+        if plan not in self._rescues:
+            self._rescues[plan] = tuple(rescued(plan, self.facts))
+        return self._rescues[plan]
+
+    def extensions(self, plan: Plan) -> Sequence[Plan]:
+        """Return the plans that go further than one that keeps the budget."""
+        return tuple(extended(plan, self.facts))
+
+    @cached_property
+    def _rescues(self) -> dict[Plan, Sequence[Plan]]:
+        return {}
+
+    def unpadded(self, plan: Plan) -> Plan | None:
+        """Return a plan behind the buckets; None where no padding can be cut."""
+        if self.buckets is None or not all(step.keeps_io for step in plan.recipe.steps):
+            return None
+        return Plan(plan.recipe, self.buckets.around(plan.backend))
+
+    def with_fixed_shapes(self, plan: Plan) -> Plan:
+        """Return a plan whose inputs have the samples' sizes for good, and what follows folded."""
+        assert self.fixing is not None
+        rest = plan.recipe.steps or (catalog.load(Transform, "simplify")(),)
+        return Plan(Recipe(plan.recipe.name, (self.fixing, *rest)), plan.backend)
+
+    def is_unpadded(self, plan: Plan) -> bool:
+        """Whether a plan runs behind the buckets; those that the user asked for do not count."""
+        return self.buckets is not None and isinstance(plan.backend, Bucketed)
+
+    def _target(self, plan: Plan) -> Target | None:
+        kind = type(plan.backend)
+        return next((t for t in self.targets if type(t.backend) is kind), None)
+
+
+def trial_key(job: str, plan: Plan) -> str:
+    """Digest everything a trial's result depends on."""
+    source = catalog.source_digest(plan.backend)
+    return codec.digest([job, steps_key(plan.recipe.steps), codec.encode(plan.backend), source])
+
+
+def rescued(plan: Plan, facts: Facts) -> Iterator[Plan]:
+    """Yield what may bring a plan back into the budget, best bet first."""
+    last = plan.recipe.quantizer
+    if last is not None:
+        for steps in last.rescues(facts):
+            yield _named(plan, plan.recipe.steps[:-1], steps)
+
+
+def extended(plan: Plan, facts: Facts) -> Iterator[Plan]:
+    """Yield what goes further than a plan that keeps the budget, prepared by the same steps."""
+    steps = plan.recipe.steps
+    last = steps[-1] if steps else None
+    if not isinstance(last, Quantizer):
+        return
+    kit, named = len(steps) - 1, plan.recipe.name.split(" + ")  # a rescue is named by its kit too
+    while kit and (isinstance(steps[kit - 1], Quantizer) or str(steps[kit - 1]) in named):
+        kit -= 1
+    for more in last.extensions(facts):
+        yield _named(plan, steps[:kit], (*(_ahead(one, more) for one in steps[kit:-1]), more))
+
+
+def _named(plan: Plan, before: tuple[Step, ...], steps: tuple[Step, ...]) -> Plan:
+    name = " + ".join(str(one) for one in steps)
+    return Plan(Recipe(name, (*before, *steps)), plan.backend)
+
+
+def _ahead(step: Step, last: Quantizer) -> Step:
+    """Return a step that prepares weights with the one that it prepares them for."""
+    if any(one.name == "before" for one in fields(step)):
+        return replace(step, before=last)  # type: ignore[call-arg]
+    return step

@@ -1,0 +1,295 @@
+"""The client processes of one model on one server, and a level of load that they put on it."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ortune.core.errors import BadData, OrtuneError, gist
+from ortune.core.session import Tensors
+from ortune.core.workload import spread
+from ortune.data import given
+from ortune.data.stream import Stream
+from ortune.serving.load_testing import bodies, perf_analyzer
+from ortune.serving.load_testing.client import Report, Setup, Stretch
+from ortune.serving.load_testing.levels import Level, Load, Run
+from ortune.serving.load_testing.requests import LoadTest, ServerUrl
+from ortune.serving.load_testing.server import Admin, process_usage
+
+_SAMPLES = 32
+"""Different requests at most; they are sent in turn."""
+_AHEAD_NS = 100_000_000
+"""From the orders to the start: all processes have theirs by then."""
+_SPREAD = 16
+"""Connections to several server processes: few callers' own are often those of one process."""
+_PACKAGES = {"http": "httptools", "grpc": "grpc"}
+
+
+@dataclass(frozen=True)
+class CalledModel:
+    """What is called on a server.
+
+    Attributes:
+        version: Empty for its default.
+        platform: What the server says runs it.
+        batch: Samples of a request.
+        samples: The inputs of every request.
+    """
+
+    name: str
+    version: str
+    platform: str
+    batch: int
+    samples: tuple[Tensors, ...]
+
+
+@contextmanager
+def clients(asked: LoadTest, url: str = "") -> Iterator[Clients]:
+    """Make requests for a model on a server, and give what puts load on it.
+
+    Args:
+        asked: The model, its samples and how it is called; what it says of levels is not used.
+        url: Of a server that runs; empty for the target that is asked for.
+
+    Raises:
+        BadData: The server has no such model, or the samples do not fit it.
+        BadSettings: The target is no address.
+        OrtuneError: Nobody answers there, or a package of extra ``serve`` is missing.
+    """
+    address = ServerUrl.parse(url or asked.target)
+    if not find_spec(package := _PACKAGES[address.protocol]):
+        raise OrtuneError(
+            f"a load test over {address.protocol} needs {package}",
+            fix="pip install 'ortune[serve]'",
+        )
+    token = Path(asked.token_file).read_text(encoding="utf-8") if asked.token_file else ""
+    with ExitStack() as stack:
+        admin = Admin(address, ca=str(asked.ca or ""), token=token.strip())
+        stack.enter_context(closing(admin))
+        model = asked.model
+        if not model:
+            names = admin.models()
+            if len(names) != 1:
+                listed = ", ".join(names)
+                raise BadData(
+                    f"the server has several models: {listed}"
+                    if names
+                    else "the server lists no model",
+                    fix="name one with --model",
+                )
+            model = names[0]
+        name, _, version = model.partition("/")
+        metadata = admin.metadata(name, version)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ortune-")))
+        feeds = given.samples(
+            asked.data,
+            bodies.input_specs(metadata),
+            out=folder / "data",
+            shapes=asked.shapes,
+            ranges=asked.ranges,
+            batch=asked.batch,
+            sink=asked.sink,
+        )
+        stream, rows = Stream(feeds.stream), max(1, asked.batch)
+        samples = [stream[at] for at in spread(len(stream), _SAMPLES * rows)]
+        requests = tuple(bodies.stack_samples(samples, asked.batch))
+        platform = str(metadata.get("platform", ""))
+        called = CalledModel(name, version, platform, rows, requests)
+        yield Clients(asked, address, called, admin, stack)
+
+
+class Clients:
+    """Client processes of one model on one server; they start with the first level.
+
+    Attributes:
+        model: What they call.
+        answers: Right answers so far, where they are compared: (sample, bytes of JSON at the head
+            or -1, body) -> how many were equal to it.
+        dropped: Right answers that were not kept, as too many differ.
+    """
+
+    def __init__(
+        self, asked: LoadTest, url: ServerUrl, model: CalledModel, admin: Admin, stack: ExitStack
+    ) -> None:
+        """Start nothing yet; what is started ends with the stack."""
+        self.model = model
+        self.answers: Counter[tuple[int, int, bytes]] = Counter()
+        self.dropped = 0
+        self._asked, self._url, self._admin, self._stack = asked, url, admin, stack
+        self._processes: dict[bool, list[_Process]] = {}
+
+    def measure(self, load: Load, *, warm_up_s: float = 0.5, pid: int | None = None) -> Level:
+        """Put one level of load on the server and return what came of it.
+
+        Args:
+            load: What is sent.
+            warm_up_s: The same load before it, not counted; its answers are all awaited.
+            pid: The server's process, if it is on this machine: its CPU time and memory, those
+                of its children too, are measured.
+
+        Raises:
+            OrtuneError: A client process failed.
+        """
+        if warm_up_s > 0:
+            # Another seed, so that the arrivals of the level are not rehearsed.
+            self._send(replace(load, requests=0, seconds=warm_up_s, seed=load.seed + 10_000))
+        before = self._admin.statistics(self.model.name, self.model.version)
+        used = process_usage(pid)
+        reports = self._send(load)
+        usage = process_usage(pid)
+        after = self._admin.statistics(self.model.name, self.model.version)
+        for report in reports:
+            self.answers.update(report.answers)
+            self.dropped += report.dropped
+        growth = None
+        if before is not None and after is not None:
+            growth = Counter(after)
+            growth.subtract(before)
+        run = replace(
+            join_reports(load, reports),
+            server=growth,
+            server_cpu_s=usage[0] - used[0] if usage and used else None,
+            server_rss=usage[1] if usage else None,
+        )
+        return Level(load, (run,))
+
+    def _send(self, load: Load) -> list[Report]:
+        model = self.model
+        if self._asked.client == "perf_analyzer":
+            max_batch = self._admin.max_batch(model.name, model.version)
+            name = f"{model.name}/{model.version}"
+            return [perf_analyzer.run(self._url, name, load, model.samples, max_batch=max_batch)]
+        processes = self._started(load.is_open)
+        start = time.perf_counter_ns() + _AHEAD_NS
+        if load.is_open:
+            # Dealt out, so that together they keep one schedule exactly.
+            schedule, parts = load.schedule(), len(processes)
+            orders = [
+                Stretch(start, schedule=array("q", schedule[part::parts])) for part in range(parts)
+            ]
+        else:
+            orders = [
+                Stretch(start, share.concurrency, share.requests, share.seconds)
+                for share in load.share(len(processes))
+            ]
+        working = list(zip(processes, orders, strict=False))
+        for process, order in working:
+            process.write(order)
+        return [process.read() for process, _ in working]
+
+    def _started(self, open_loop: bool) -> list[_Process]:
+        """Return the processes of a kind of loop, started now if they are not."""
+        if open_loop not in self._processes:
+            asked, model, url, token = self._asked, self.model, self._url, self._admin.token
+            requests = [
+                bodies.http_request(url, model.name, model.version, sample, token)
+                if url.protocol == "http"
+                else bodies.grpc_request(model.name, model.version, sample)
+                for sample in model.samples
+            ]
+            setup = Setup(
+                url=url,
+                requests=tuple(requests),
+                open_loop=open_loop,
+                connections=asked.connections,
+                timeout_s=asked.timeout,
+                ca=str(asked.ca or ""),
+                token=token,
+                keep_answers=asked.check is not None,
+                spread=_SPREAD if asked.processes > 1 else 0,
+            )
+            started = [self._stack.enter_context(_Process()) for _ in range(asked.clients)]
+            for process in started:
+                process.write(setup)
+            for process in started:
+                process.read()
+            self._processes[open_loop] = started
+        return self._processes[open_loop]
+
+
+class _Process:
+    """One client process, which is written orders and read reports."""
+
+    def __init__(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ortune.serving.load_testing.client"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+        )
+        assert self._process.stdin and self._process.stdout  # both are asked for
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+
+    def write(self, message: Setup | Stretch) -> None:
+        try:
+            pickle.dump(message, self._stdin)
+            self._stdin.flush()
+        except BrokenPipeError:
+            raise self._failure() from None
+
+    def read(self) -> Any:
+        try:
+            return pickle.load(self._stdout)
+        except EOFError:
+            raise self._failure() from None
+
+    def _failure(self) -> OrtuneError:
+        self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return OrtuneError(
+            f"a client process failed: {gist(lines[-1]) if lines else 'without a word'}",
+            fix="give fewer --connections, or report it",
+        )
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+        self._stdout.close()
+        with suppress(BrokenPipeError):
+            self._stdin.close()
+
+
+def join_reports(load: Load, reports: Sequence[Report]) -> Run:
+    """Join what the processes logged of a load."""
+    errors: Counter[str] = Counter()
+    logs, right = [], []
+    for report in reports:
+        log = np.frombuffer(report.entries, np.int64).reshape(-1, 4)
+        logs.append(log)
+        right.append(log[log[:, 3] == 0])
+        for place, error in enumerate(report.errors[1:], 1):
+            errors[error] += int((log[:, 3] == place).sum())
+    entries, answered = np.concatenate(logs), np.concatenate(right)
+    answered = answered[np.argsort(answered[:, 0], kind="stable")]
+    first = entries[:, 2 if load.is_open else 0].min(initial=np.iinfo(np.int64).max)
+    elapsed_ns = max(0, int(entries[:, 2].max(initial=first) - first))
+    late = entries[:, 1] - entries[:, 0] if load.is_open else entries[:0, 0]
+    return Run(
+        load=load,
+        latency_ns=tuple(np.maximum(0, answered[:, 2] - answered[:, 0]).tolist()),
+        late_ns=tuple(np.maximum(0, late).tolist()),
+        errors=dict(errors),
+        examples={name: text for report in reports for name, text in report.examples.items()},
+        elapsed_s=elapsed_ns / 1e9,
+        client_cpu_s=sum(report.cpu_s for report in reports),
+        client_busy=max(report.cpu_s / max(report.wall_s, 1e-9) for report in reports),
+    )

@@ -1,0 +1,116 @@
+"""The check of a request against a model, before it is queued."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ortune.core.facts import TensorSpec
+from ortune.serving.protocol.datatypes import RAW_ONLY, datatype, json_unfit
+from ortune.serving.protocol.inference import Asked, InferRequest
+from ortune.serving.protocol.status import Refused
+
+_WRONG_NUMBER = "expected {} inputs but got {} inputs for model '{}'."
+"""Triton's words, plurals and all."""
+
+
+def check(
+    request: InferRequest,
+    inputs: Sequence[TensorSpec],
+    *,
+    max_batch: int,
+    model: str = "",
+    outputs: Sequence[TensorSpec] = (),
+) -> None:
+    """Refuse what the model cannot take, in Triton's words.
+
+    Args:
+        inputs: The model's.
+        max_batch: Rows of the first dimension at most, which all inputs have; 0 where it is no
+            batch.
+        model: Name, for messages.
+        outputs: The model's; without them, what is asked for is not looked at.
+
+    Raises:
+        Refused: A name, datatype, rank, dimension or number of rows is wrong; or an output is
+            asked for that is not there, or that JSON cannot carry.
+    """
+    given = request.inputs
+    if outputs:
+        _outputs(request, {spec.name: spec for spec in outputs}, model)
+    if len(given) != len(inputs):
+        missing = [spec.name for spec in inputs if spec.name not in given]
+        raise Refused(
+            f"{_WRONG_NUMBER.format(len(inputs), len(given), model)} Got input(s) "
+            f"{_quoted(given)}, but missing required input(s) {_quoted(missing)}. "
+            "Please provide all required input(s)."
+        )
+    for spec in inputs:
+        if spec.name not in given:
+            names = {spec.name for spec in inputs}
+            odd = next(name for name in request.inputs if name not in names)
+            raise Refused(f"unexpected inference input '{odd}' for model '{model}'")
+    if max_batch:
+        _rows(request, max_batch, model)
+    for spec in inputs:
+        array = given[spec.name]
+        declared = request.datatypes.get(spec.name) or datatype(array.dtype)
+        wanted = datatype(spec.dtype)
+        if declared != wanted:
+            raise Refused(
+                f"inference input '{spec.name}' data-type is '{declared}', but model '{model}' "
+                f"expects '{wanted}'"
+            )
+        if not _fits(array.shape, spec.shape):
+            raise Refused(
+                f"unexpected shape for input '{spec.name}' for model '{model}'. "
+                f"Expected {dims(spec)}, got {_listed(array.shape)}"
+            )
+
+
+def dims(spec: TensorSpec) -> str:
+    """Return a shape as Triton writes it: ``[-1,256]``."""
+    return _listed([dim if isinstance(dim, int) else -1 for dim in spec.shape or ()])
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int | str | None, ...] | None) -> bool:
+    if wanted is None:
+        return True
+    if len(shape) != len(wanted):
+        return False
+    for got, dim in zip(shape, wanted, strict=True):
+        if got != dim and isinstance(dim, int):
+            return False
+    return True
+
+
+def _rows(request: InferRequest, max_batch: int, model: str) -> None:
+    rows = -1
+    for name, array in request.inputs.items():
+        if not array.ndim:
+            raise Refused(
+                f"input '{name}' has no shape but model requires batch dimension for '{model}'"
+            )
+        if rows not in (-1, array.shape[0]):
+            raise Refused(f"input '{name}' batch size does not match other inputs for '{model}'")
+        rows = array.shape[0]
+    if rows == 0:
+        raise Refused(f"inference request batch-size must be >= 1 for '{model}'")
+    if rows > max_batch:
+        raise Refused(f"inference request batch-size must be <= {max_batch} for '{model}'")
+
+
+def _outputs(request: InferRequest, outputs: dict[str, TensorSpec], model: str) -> None:
+    for asked in request.outputs or [Asked(name, request.binary) for name in outputs]:
+        if asked.name not in outputs:
+            raise Refused(f"unexpected inference output '{asked.name}' for model '{model}'")
+        kind = datatype(outputs[asked.name].dtype)
+        if kind in RAW_ONLY and not asked.binary and not asked.classes:
+            raise json_unfit(asked.name, kind)
+
+
+def _listed(values: Sequence[int]) -> str:
+    return f"[{','.join(map(str, values))}]"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return "[" + ",".join(f"'{name}'" for name in names) + "]"

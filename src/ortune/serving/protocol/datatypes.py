@@ -1,0 +1,243 @@
+"""The protocol's datatypes, tensors as bytes, and classes in the place of scores."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.core import wording
+from ortune.serving.protocol.status import Refused, Status
+
+_NAMES = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    "uint16": "UINT16",
+    "uint32": "UINT32",
+    "uint64": "UINT64",
+    "int8": "INT8",
+    "int16": "INT16",
+    "int32": "INT32",
+    "int64": "INT64",
+    "float16": "FP16",
+    "float32": "FP32",
+    "float64": "FP64",
+    "bfloat16": "BF16",
+    "object": "BYTES",
+    "str": "BYTES",
+}
+"""NumPy's or ml_dtypes' name, or `TensorSpec`'s -> the protocol's."""
+_DTYPES: dict[str, np.dtype[Any]] = {
+    datatype: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
+    for name, datatype in _NAMES.items()
+    if name != "str"
+}
+RAW_ONLY = frozenset({"FP16", "BF16"})
+"""What JSON cannot carry, as the protocol says."""
+
+
+def datatype(dtype: np.dtype[Any] | str) -> str:
+    """Return the protocol's name of a dtype, given as NumPy or `TensorSpec` spell it.
+
+    Raises:
+        Refused: It has none, as float8, int4 and sequences have not.
+    """
+    name = dtype if isinstance(dtype, str) else dtype.name
+    try:
+        return _NAMES[name]
+    except KeyError:
+        if isinstance(dtype, np.dtype) and dtype.kind in "SUT":
+            return "BYTES"
+        raise Refused(
+            f"the protocol has no datatype for {name or 'an unknown type'}",
+            Status.UNSUPPORTED,
+            "cast the input or output to a type that it has, such as float32",
+        ) from None
+
+
+def known(dtype: str) -> bool:
+    """Whether the protocol has a datatype for what `TensorSpec` spells so."""
+    return dtype in _NAMES
+
+
+def dtype(datatype: str) -> np.dtype[Any]:
+    """Return the dtype of arrays of a datatype: object for BYTES, ml_dtypes' for BF16.
+
+    Raises:
+        Refused: There is no such datatype.
+    """
+    try:
+        return _DTYPES[datatype]
+    except (KeyError, TypeError):
+        raise Refused(f"invalid datatype '{datatype}'") from None
+
+
+def json_unfit(name: str, datatype: str) -> Refused:
+    """Return the refusal to write an output as JSON."""
+    return Refused(
+        f"sending {datatype} data via JSON is not supported. Please use the binary data format "
+        f"for output {name}"
+    )
+
+
+MOST_TENSORS = 4096
+"""Inputs of one request, and outputs that it asks for."""
+_MOST_DIMS = 32
+_MOST_ELEMENTS = 1 << 56
+"""Where a dimension is 0: NumPy multiplies the others all the same."""
+_LENGTH = struct.Struct("<I")
+
+
+def elements(name: str, shape: Sequence[Any]) -> int:
+    """Return the number of elements of an input's shape.
+
+    Raises:
+        Refused: It is no shape, or none that fits into memory.
+    """
+    if len(shape) > _MOST_DIMS:
+        found = wording.count(len(shape), "dimension")
+        raise Refused(f"input '{name}' has {found}, at most {_MOST_DIMS} may be")
+    count = all_but_zero = 1
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise Refused(
+                f"Unable to parse 'shape' of input '{name}': a dimension is no whole number from 0"
+            )
+        count *= size
+        all_but_zero *= size or 1
+    if all_but_zero > _MOST_ELEMENTS:
+        raise Refused(f"input '{name}' has more elements than can be: {list(shape)}")
+    return count
+
+
+def from_raw(
+    name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview, model: str = ""
+) -> NDArray[Any]:
+    """Read an input.
+
+    Args:
+        name: For messages, as `model`.
+        data: Of this input alone. What lies aligned in it is not copied: some kernels fall over
+            numbers that do not.
+
+    Raises:
+        Refused: Datatype, shape and data do not fit each other.
+    """
+    kind, count, shape = dtype(datatype), elements(name, shape), tuple(shape)
+    if kind.kind == "O":
+        return _strings(name, count, data, model).reshape(shape)
+    expected = count * kind.itemsize
+    if expected != len(data):
+        raise Refused(
+            f"input byte size mismatch for input '{name}' for model '{model}'. "
+            f"Expected {expected}, got {len(data)}"
+        )
+    if not expected:
+        return np.empty(shape, kind)
+    if kind.kind == "b":
+        return np.not_equal(np.frombuffer(data, np.uint8), 0).reshape(shape)
+    array: NDArray[Any] = np.frombuffer(data, kind)
+    return (array if array.flags.aligned else array.copy()).reshape(shape)
+
+
+def to_raw(array: NDArray[Any]) -> bytes | memoryview:
+    """Return the bytes of an output; of numbers that lie contiguous a view of them."""
+    if array.dtype.kind in "OSUT":
+        items = array.ravel().tolist()
+        parts = []
+        for item in items:
+            data = (
+                item if isinstance(item, bytes) else str(item).encode("utf-8", "surrogateescape")
+            )
+            parts += [_LENGTH.pack(len(data)), data]
+        return b"".join(parts)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def decoded(array: NDArray[Any], what: str, fix: str) -> list[str]:
+    """Return the elements of a BYTES tensor in a row, as text.
+
+    Args:
+        what: Says whose they are, such as "input 'x'".
+        fix: What to do where one is no UTF-8.
+
+    Raises:
+        Refused: One is no UTF-8.
+    """
+    try:
+        return [
+            one.decode() if isinstance(one, bytes) else str(one) for one in array.ravel().tolist()
+        ]
+    except UnicodeDecodeError:
+        raise Refused(f"{what} holds bytes that are no UTF-8", fix=fix) from None
+
+
+def _strings(name: str, count: int, data: bytes | memoryview, model: str) -> NDArray[Any]:
+    """Read elements of BYTES; as many as the data can hold are made at most."""
+    found: list[bytes] = []
+    at, end = 0, len(data)
+    while at < end and len(found) <= count:
+        if end - at < _LENGTH.size:
+            raise _cut(name, model)
+        (size,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        if size > end - at:
+            raise _cut(name, model)
+        found.append(bytes(data[at : at + size]))
+        at += size
+    if len(found) != count:
+        got = f"more than {count}" if len(found) > count else str(len(found))
+        raise Refused(
+            f"unexpected number of string elements {got} for inference input '{name}' "
+            f"for model '{model}', expecting {count}"
+        )
+    return np.array(found, object)
+
+
+def _cut(name: str, model: str) -> Refused:
+    return Refused(
+        f"element byte size indicator exceeds the end of the buffer for inference input '{name}' "
+        f"for model '{model}'"
+    )
+
+
+def classify(array: NDArray[Any], classes: int, *, batched: bool = True) -> NDArray[Any]:
+    """Return ``score:index`` of the highest scores of each row.
+
+    Of equal scores the lower index comes first; NaN comes last.
+
+    Args:
+        array: Scores, a row of the first dimension each; without `batched` all are one row.
+        classes: How many of each row at most.
+
+    Returns:
+        Object array of ``bytes``: [rows, classes], or [classes] without `batched`.
+
+    Raises:
+        Refused: The output is no numbers.
+    """
+    kind = datatype(array.dtype)
+    if kind in ("BYTES", "BOOL"):
+        raise Refused(f"class result not available for output due to unsupported type '{kind}'")
+    batched = batched and array.ndim > 0
+    rows = len(array) if batched else 1
+    width = math.prod(array.shape[1:] if batched else array.shape)
+    scores = array.reshape(rows, width)
+    if kind[0] in "FB":
+        scores = scores.astype(np.float64)
+    top = np.empty((rows, min(classes, width)), object)
+    for row, values in zip(top, scores, strict=True):
+        real = values.dtype.kind == "f"
+        ranked = np.where(np.isnan(values), -np.inf, values) if real else values
+        order = width - 1 - np.argsort(ranked[::-1], kind="stable")[::-1]
+        # A score as C++'s ``std::to_string`` writes it: six decimals.
+        row[:] = [
+            f"{f'{values[index]:f}' if real else values[index]}:{index}".encode()
+            for index in order[: min(classes, width)]
+        ]
+    return top if batched else top[0]

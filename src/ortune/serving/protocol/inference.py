@@ -1,0 +1,139 @@
+"""A request to infer with its parameters, and its answer, whichever front they came through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ortune.serving.protocol.status import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An output that a request names.
+
+    Attributes:
+        binary: Its data is wanted behind the JSON; over gRPC always.
+        classes: So many classes with the highest scores are wanted in place of the scores; 0: the
+            scores.
+    """
+
+    name: str
+    binary: bool = False
+    classes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """A request to infer; its data fits its shapes, but may not fit the model.
+
+    Attributes:
+        inputs: Name -> array; of datatype BYTES an object array of ``bytes``. Numeric ones may be
+            views of the request's body, which they keep alive.
+        outputs: What is asked for; empty for all.
+        id: Echoed in the answer.
+        binary: Outputs that are not named go behind the JSON.
+        timeout_us: Microseconds after which nobody waits for the answer; 0 for none.
+        parameters: All others, known or not.
+        datatypes: Input -> the datatype that the request declares.
+    """
+
+    inputs: Mapping[str, NDArray[Any]]
+    outputs: tuple[Asked, ...] = ()
+    id: str = ""
+    binary: bool = False
+    timeout_us: int = 0
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    datatypes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One output of an answer.
+
+    Attributes:
+        datatype: In the protocol's words.
+        array: Of datatype BYTES an object array of ``bytes`` or ``str``.
+    """
+
+    name: str
+    datatype: str
+    array: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InferResponse:
+    """An answer.
+
+    Attributes:
+        model: Name of the model.
+        version: Its version, a number in digits.
+        id: That of the request.
+        outputs: Those asked for, in the order asked; all in the model's order without a choice.
+    """
+
+    model: str
+    version: str
+    id: str
+    outputs: Sequence[Output]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+_MOST_US = 2**63 - 1
+
+
+def timeout(given: Any) -> int:
+    """Return the microseconds that a request may take; 0 for no limit.
+
+    Raises:
+        Refused: It is no number of microseconds.
+    """
+    if type(given) is not int or not 0 <= given <= _MOST_US:
+        raise Refused("Unable to parse 'timeout': a whole number of microseconds is wanted")
+    return given
+
+
+def classes(given: Any, output: str) -> int:
+    """Return how many classes are asked for in the place of an output.
+
+    Raises:
+        Refused: It is no number of classes.
+    """
+    if type(given) is not int or given < 0:
+        raise Refused(f"invalid value for 'classification' of output '{output}', expected >= 0")
+    return given
+
+
+def plain(
+    parameters: Mapping[str, Any], allowed: frozenset[str] = frozenset()
+) -> Mapping[str, Any]:
+    """Return parameters that nobody here knows, as they are.
+
+    Raises:
+        Refused: One is no text, number or truth value, or has a name that Triton keeps for itself.
+    """
+    for name, value in parameters.items():
+        if name.startswith("triton_") and name not in allowed:
+            raise Refused(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should "
+                "not be specified."
+            )
+        if not isinstance(value, (str, int, float)):
+            raise Refused(f"parameter '{name}' is no string, number or truth value")
+    return parameters
+
+
+def no_shared_memory(parameters: Mapping[str, Any], tensor: str) -> None:
+    """Refuse a tensor that lies in shared memory: none is ever registered here.
+
+    Raises:
+        Refused: It does.
+    """
+    if "shared_memory_region" in parameters:
+        raise Refused(
+            f"Unable to find shared memory region of {tensor}",
+            fix="send the data in the request: shared memory is not served",
+        )

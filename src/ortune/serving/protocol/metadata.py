@@ -1,0 +1,197 @@
+"""What a server and its models say of themselves: the protocol's JSON, and gRPC's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from google.protobuf import json_format
+
+from ortune.core.facts import TensorSpec
+from ortune.core.hardware.instances import InstanceGroup
+from ortune.core.version import __version__
+from ortune.serving.protocol.datatypes import datatype
+from ortune.serving.protocol.messages import message
+from ortune.serving.protocol.status import Refused, Status
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+)
+TRACE_SETTINGS: Mapping[str, Any] = {
+    "trace_file": "",
+    "trace_level": ["OFF"],
+    "trace_rate": "1000",
+    "trace_count": "-1",
+    "log_frequency": "0",
+    "trace_mode": "triton",
+}
+LOG_SETTINGS: Mapping[str, Any] = {
+    "log_file": "",
+    "log_info": True,
+    "log_warning": True,
+    "log_error": True,
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+"""What clients read of Triton's settings; those of this server are chosen where it is started."""
+
+
+def check_unchanged(settings: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Refuse to change a setting; a value None asks for no change.
+
+    Raises:
+        Refused: One is to change.
+    """
+    for name, value in asked.items():
+        if name not in settings or value not in (None, settings[name]):
+            raise Refused(
+                f"settings of a running server do not change: '{name}'",
+                Status.UNSUPPORTED,
+                "choose them at its start: `ortune serve --trace`, `ortune serve --log-json`",
+            )
+
+
+def refuse_region(kind: str, name: str) -> NoReturn:
+    """Refuse to tell of a region of shared memory: there are none.
+
+    Args:
+        kind: ``system`` or ``cuda``.
+
+    Raises:
+        Refused: Always.
+    """
+    raise Refused(f"Unable to find {kind} shared memory region: '{name}'", Status.NOT_FOUND)
+
+
+def refuse_registration(name: str) -> NoReturn:
+    """Refuse to register a region of shared memory.
+
+    Raises:
+        Refused: Always.
+    """
+    raise Refused(
+        f"failed to register shared memory region '{name}': not supported",
+        Status.UNSUPPORTED,
+        "send tensors in the request itself",
+    )
+
+
+def server_metadata() -> dict[str, Any]:
+    """Return what the server says of itself."""
+    return {"name": "ortune", "version": __version__, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata(
+    name: str,
+    versions: Sequence[str],
+    platform: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+) -> dict[str, Any]:
+    """Return what a model says of itself; free dimensions are -1, the batch too.
+
+    Raises:
+        Refused: An input or output has a type or rank that the protocol cannot say.
+    """
+
+    def told(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+        return [
+            {"name": one.name, "datatype": datatype(one.dtype), "shape": _dims(one)}
+            for one in specs
+        ]
+
+    return {
+        "name": name,
+        "versions": list(versions),
+        "platform": platform,
+        "inputs": told(inputs),
+        "outputs": told(outputs),
+    }
+
+
+def model_config(
+    name: str,
+    platform: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    *,
+    max_batch: int,
+    instances: Sequence[InstanceGroup] = (InstanceGroup(1),),
+    delay_us: int = 0,
+    preferred: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Return a model's configuration as Triton tells it, with the defaults that clients read.
+
+    Args:
+        max_batch: 0 where the first dimension is no batch; else dims are without it.
+        instances: By device.
+
+    Raises:
+        Refused: An input or output has a type or rank that the protocol cannot say.
+    """
+
+    def told(one: TensorSpec, **more: Any) -> dict[str, Any]:
+        dims = _dims(one)[1 if max_batch else 0 :]
+        kind = datatype(one.dtype).replace("BYTES", "STRING")
+        common = {"data_type": f"TYPE_{kind}", "dims": dims, "is_shape_tensor": False}
+        return {"name": one.name, **common, **more}
+
+    optional = {"format": "FORMAT_NONE", "allow_ragged_batch": False, "optional": False}
+    config: dict[str, Any] = {
+        "name": name,
+        "platform": platform,
+        "backend": platform.partition("_")[0],
+        "version_policy": {"latest": {"num_versions": 1}},
+        "max_batch_size": max_batch,
+        "input": [told(one, **optional) for one in inputs],
+        "output": [told(one, label_filename="") for one in outputs],
+        "batch_input": [],
+        "batch_output": [],
+        "instance_group": [
+            {
+                "name": f"{name}_{place}",
+                "kind": "KIND_GPU" if group.kind == "gpu" else "KIND_CPU",
+                "count": group.count,
+                "gpus": [group.index] if group.kind == "gpu" else [],
+                "passive": False,
+            }
+            for place, group in enumerate(instances)
+        ],
+        "default_model_filename": "",
+        "cc_model_filenames": {},
+        "metric_tags": {},
+        "parameters": {},
+        "model_warmup": [],
+        "model_transaction_policy": {"decoupled": False},
+    }
+    if max_batch:
+        config["dynamic_batching"] = {
+            "preferred_batch_size": list(preferred),
+            "max_queue_delay_microseconds": delay_us,
+            "preserve_ordering": False,
+        }
+    return config
+
+
+def as_message(name: str, content: Mapping[str, Any]) -> Any:
+    """Return a message of the protocol with a content in its JSON form.
+
+    Args:
+        name: Such as ``ModelMetadataResponse``.
+    """
+    return json_format.ParseDict(dict(content), message(name)())
+
+
+def _dims(spec: TensorSpec) -> list[int]:
+    if spec.shape is None:
+        raise Refused(
+            f"the rank of '{spec.name}' is not known, so the protocol cannot tell its shape",
+            Status.UNSUPPORTED,
+            "export the model with the shapes of its inputs and outputs",
+        )
+    return [dim if isinstance(dim, int) else -1 for dim in spec.shape]

@@ -1,0 +1,261 @@
+"""ModelInfer and ModelStreamInfer: messages received within bounds, answers and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from asyncio import CancelledError, Queue, Semaphore, Task
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+from typing import Any, NoReturn, TypeAlias
+
+import grpc
+
+from ortune.serving.protocol import messages
+from ortune.serving.protocol.status import Refused, Status, refused
+from ortune.serving.server.logs import Journal, LoggedRequest
+from ortune.serving.server.repository.repository import Repository
+
+RECEIVE_S = 60.0
+"""Seconds for the one message of a call: who sends it slower holds no place for ever."""
+_ENDED_S = 1.0
+"""Seconds after which the task of a call that gRPC itself has ended is cancelled for certain."""
+_GZIP, _ZLIB = b"\x1f\x8b", b"\x78"
+"""How compressed messages begin. No message of the service begins so: 0x1f is no tag of protobuf,
+and 0x78 is that of a field 15, which none has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a call says of itself beside its messages.
+
+    Attributes:
+        id: Its ``x-request-id``.
+        trace: Its ``traceparent``, W3C Trace Context.
+        ends_on_error: A stream ends with the first refusal, as its status (``triton_grpc_error``).
+        seconds: Until its deadline; None without one.
+    """
+
+    id: str
+    trace: str
+    ends_on_error: bool
+    seconds: float | None
+
+
+def caller(context: Any) -> Caller:
+    """Read a call's metadata and deadline."""
+    held = dict(context.invocation_metadata() or ())
+    return Caller(
+        held.get("x-request-id", ""),
+        held.get("traceparent", ""),
+        held.get("triton_grpc_error") == "true",
+        context.time_remaining(),
+    )
+
+
+async def received(context: Any) -> bytes:
+    """Return the message of a call that has one.
+
+    Raises:
+        Refused: It is not there in time, or there is none.
+        CancelledError: The call was given up, or its message is larger than the limit.
+    """
+    try:
+        async with asyncio.timeout(RECEIVE_S):
+            body: bytes = await context.read()
+    except TimeoutError:
+        raise Refused(
+            f"the message did not arrive within {RECEIVE_S:g} s", Status.TIMED_OUT
+        ) from None
+    if body is grpc.aio.EOF:
+        await asyncio.sleep(_ENDED_S)
+        raise Refused("the call has no message")
+    return body
+
+
+async def inflated(body: bytes, most: int) -> bytes:
+    """Return a message as it was before the client compressed it.
+
+    gRPC itself inflates without a bound and looks at the length afterwards, so it is told to leave
+    messages as they are. A thread inflates them: the loop goes on.
+
+    Raises:
+        Refused: It is damaged, or longer than `most` bytes.
+    """
+    if body[:2] != _GZIP and not (body[:1] == _ZLIB and int.from_bytes(body[:2]) % 31 == 0):
+        return body
+    return await asyncio.to_thread(_inflated, body, most)
+
+
+def _inflated(body: bytes, most: int) -> bytes:
+    inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, as its head says
+    try:
+        found = inflater.decompress(body, most + 1)
+    except zlib.error as error:
+        raise Refused(f"the compressed message is damaged: {error}") from None
+    if len(found) > most:
+        raise Refused(
+            f"the message is larger than {most} bytes when it is inflated", Status.TOO_LARGE
+        )
+    if not inflater.eof:
+        raise Refused("the compressed message is damaged: it ends too early")
+    return found
+
+
+async def refuse(context: Any, error: Refused) -> NoReturn:
+    """End a call with an error's status and text, in one line: names in it are the client's."""
+    await context.abort(grpc.StatusCode[error.status.grpc], " ".join(error.text.split()))
+    raise AssertionError("a call that was aborted goes on")
+
+
+async def log_refusal(journal: Journal, context: Any, error: Refused) -> NoReturn:
+    """End a call that reached no model, and log it."""
+    journal.request(
+        LoggedRequest("grpc", "", "", caller(context).id, error.status.grpc, 0.0, error=error.text)
+    )
+    await refuse(context, error)
+
+
+IN_FLIGHT = 128
+"""Requests of one stream that wait or are computed at the same time; further ones are not read."""
+_MOST_NAME = 128
+"""Characters of what a client calls things, in the journal."""
+ENDING = Refused("the server is shutting down", Status.UNAVAILABLE)
+_FINAL = "triton_final_response"
+"""Parameter of an answer in a stream: no other one follows to the same request."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """What a request got: a serialized answer, or a refusal; with its id to echo."""
+
+    id: str
+    answer: bytes | Refused
+
+
+_Replies: TypeAlias = "Queue[Task[_Reply] | None]"
+"""Replies in the order of their requests; None behind the last."""
+
+
+class Inference:
+    """The two methods that ask a model.
+
+    A call that its client gives up, or whose deadline passes, is cancelled by gRPC: what it waits
+    for leaves the model's queue.
+
+    Attributes:
+        ending: No call begins any more.
+    """
+
+    def __init__(self, repository: Repository, journal: Journal) -> None:
+        self._repository, self._journal = repository, journal
+        self._limits = repository.limits
+        self._reading: set[Task[None]] = set()
+        self.ending = False
+
+    async def unary(self, requests: Any, context: Any) -> bytes:
+        """Answer ModelInfer, as a stream of one message: so its arrival can be bounded in time."""
+        call = caller(context)
+        try:
+            body = await received(context)
+        except Refused as error:
+            await log_refusal(self._journal, context, error)
+        answer = (await self._reply(body, call)).answer
+        if isinstance(answer, Refused):
+            await refuse(context, answer)
+        return answer
+
+    async def stream(self, requests: Any, context: Any) -> None:
+        """Answer ModelStreamInfer: replies in the order of the requests, errors among them."""
+        if self.ending:  # it was let in a moment before
+            await refuse(context, ENDING)
+        call = caller(context)
+        replies: _Replies = Queue()
+        room = Semaphore(IN_FLIGHT)
+        reading = asyncio.create_task(self._read(context, call, replies, room))
+        reading.add_done_callback(lambda _: replies.put_nowait(None))
+        self._reading.add(reading)
+        try:
+            while (reply := await replies.get()) is not None:
+                answer = (replied := await reply).answer
+                if not isinstance(answer, Refused):
+                    await context.write(answer)
+                elif call.ends_on_error:
+                    await refuse(context, answer)
+                else:
+                    failed = messages.message("ModelStreamInferResponse")(
+                        error_message=answer.text, infer_response={"id": replied.id}
+                    )
+                    await context.write(failed.SerializeToString())
+                room.release()
+            await asyncio.wait([reading])
+        finally:
+            self._reading.discard(reading)
+            reading.cancel()
+            while not replies.empty():
+                if (left := replies.get_nowait()) is not None:
+                    left.cancel()
+        if reading.cancelled():
+            await refuse(context, ENDING)
+        reading.result()
+
+    def end_streams(self) -> None:
+        """Read no more from streams: they end when what was read is answered; none begins."""
+        self.ending = True
+        for reading in self._reading:
+            reading.cancel()
+
+    async def _read(self, context: Any, call: Caller, replies: _Replies, room: Semaphore) -> None:
+        """Ask for every message of a stream; the tasks are in the queue before they end."""
+        while True:
+            await room.acquire()
+            body = await context.read()
+            if body is grpc.aio.EOF:
+                return
+            streamed = self._reply(body, call, streamed=True)
+            replies.put_nowait(asyncio.create_task(streamed))
+
+    async def _reply(self, body: bytes, call: Caller, *, streamed: bool = False) -> _Reply:
+        """Answer one request, or say why not; nothing but a cancellation is raised."""
+        began = perf_counter_ns()
+        model = version = id = error = ""
+        status, queue_ms, rows = "OK", 0.0, 0
+        answer: bytes | Refused
+        try:
+            asked = messages.deserialized(await inflated(body, self._limits.max_body))
+            model, version, id = asked.model, asked.version, asked.request.id
+            served = self._repository.model(model, version)
+            version = served.version
+            request = asked.request
+            if call.seconds is not None:  # it waits no longer than its call
+                left = max(1, int(call.seconds * 1e6))
+                if left < (request.timeout_us or self._limits.timeout_s * 1e6 or left + 1):
+                    request = replace(request, timeout_us=left)
+            response = await served.infer(request)
+            queue_ms, rows = response.queue_ns / 1e6, response.rows
+            if streamed:
+                final = {**response.parameters, _FINAL: True}
+                response = replace(response, parameters=final)
+            answer = messages.serialized(response, streamed=streamed)
+        except CancelledError:
+            status = Status.CANCELLED.grpc
+            raise
+        except Exception as raised:
+            answer = refused(raised)
+            status, error = answer.status.grpc, answer.text
+        finally:
+            self._journal.request(
+                LoggedRequest(
+                    front="grpc",
+                    model=model[:_MOST_NAME],
+                    version=version[:_MOST_NAME],
+                    id=(id or call.id)[:_MOST_NAME],
+                    status=status,
+                    ms=(perf_counter_ns() - began) / 1e6,
+                    queue_ms=queue_ms,
+                    rows=rows,
+                    error=error,
+                    trace=call.trace,
+                )
+            )
+        return _Reply(id, answer)

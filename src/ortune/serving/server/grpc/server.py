@@ -1,0 +1,278 @@
+"""The gRPC server: its methods by name, its options, its port, its start and its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import isawaitable
+from typing import Any, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from ortune.core.errors import BadSettings
+from ortune.serving.protocol import messages, metadata
+from ortune.serving.protocol.status import Refused, Status, refused
+from ortune.serving.server.grpc.inference import ENDING, Inference, inflated, log_refusal, received
+from ortune.serving.server.listeners import Access, Certificate
+from ortune.serving.server.logs import Journal
+from ortune.serving.server.repository.repository import Repository
+
+Content: TypeAlias = Mapping[str, Any]
+"""A message in the protocol's JSON form."""
+_LOG_FIELDS = {str: "string_param", bool: "bool_param", int: "uint32_param"}
+_HEALTH = "/grpc.health.v1.Health/Check"
+"""gRPC's own question, which Kubernetes asks."""
+_SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
+"""A HealthCheckResponse: field 1, an enumeration."""
+_OPEN = frozenset({f"/{messages.SERVICE}/ServerLive", f"/{messages.SERVICE}/ServerReady", _HEALTH})
+"""What whoever watches the server may ask without a token."""
+_DENIED = Refused(
+    "the call has no token that this server takes",
+    Status.UNAUTHENTICATED,
+    "send metadata `authorization: Bearer TOKEN`",
+)
+_INT = 2**31 - 1
+"""gRPC's options are C ints."""
+_ALIVE_MS, _ALIVE_WAIT_MS = 60_000, 20_000
+"""A peer that is silent is asked for a sign of life, and without one its calls are given up."""
+_PING_MS = 5_000
+"""Clients may ask so often themselves; gRPC's own limit of 5 minutes ends their connections."""
+_HANDSHAKE_MS = 10_000
+"""For TLS and the first frames: who connects and says nothing is cut."""
+LAME_DUCK_S = 0.5
+"""Seconds in which clients that go on asking learn that they should not."""
+_BESIDE = 64
+"""Calls beside those that a model's queue can hold: metadata, health, statistics."""
+
+
+class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """All methods of the service, and gRPC's health check.
+
+    Messages come and go as bytes: what cannot be read is refused with a text of ours, and large
+    tensors are copied once. A call without a token is refused before its message is read.
+
+    Attributes:
+        inference: What answers the two methods that ask a model, and says whether all ends.
+    """
+
+    def __init__(self, repository: Repository, access: Access, journal: Journal) -> None:
+        self.inference = Inference(repository, journal)
+        self._repository, self._access, self._journal = repository, access, journal
+        prefix = f"/{messages.SERVICE}"
+        unary = grpc.stream_unary_rpc_method_handler
+        self._handlers = {
+            f"{prefix}/ModelInfer": unary(self.inference.unary),
+            f"{prefix}/ModelStreamInfer": grpc.stream_stream_rpc_method_handler(
+                self.inference.stream
+            ),
+            _HEALTH: unary(self._health),
+        }
+        for name, operation in self._operations().items():
+            self._handlers[f"{prefix}/{name}"] = unary(self._answer(name, operation))
+        self._deny = grpc.stream_stream_rpc_method_handler(self._denied)
+        self._end = grpc.stream_stream_rpc_method_handler(self._ended)
+
+    def service(self, handler_call_details: Any) -> Any:
+        """Return what answers a call; None where there is no such method."""
+        if self.inference.ending:
+            return self._end
+        method = handler_call_details.method
+        handler = self._handlers.get(method)
+        if handler is None or self._access.open or method in _OPEN:
+            return handler
+        headers = dict(handler_call_details.invocation_metadata or ())
+        return handler if self._access.allows(headers.get("authorization")) else self._deny
+
+    def _operations(self) -> dict[str, Callable[[Any], Content | Awaitable[Content]]]:
+        """Return each method that asks no model: its request's message to its answer's content."""
+        models = self._repository
+        return {
+            "ServerLive": lambda _: {"live": True},
+            "ServerReady": lambda _: {"ready": models.ready},
+            "ModelReady": self._model_ready,
+            "ServerMetadata": lambda _: metadata.server_metadata(),
+            "ModelMetadata": lambda asked: models.model(asked.name, asked.version).metadata(),
+            "ModelConfig": lambda asked: {
+                "config": models.model(asked.name, asked.version).config()
+            },
+            "ModelStatistics": lambda asked: {
+                "model_stats": models.statistics(asked.name, asked.version)
+            },
+            "RepositoryIndex": lambda asked: {"models": models.index(_here(asked).ready)},
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+            "SystemSharedMemoryStatus": lambda asked: _regions(asked, "system"),
+            "SystemSharedMemoryRegister": lambda asked: metadata.refuse_registration(asked.name),
+            "SystemSharedMemoryUnregister": lambda _: {},
+            "CudaSharedMemoryStatus": lambda asked: _regions(asked, "CUDA"),
+            "CudaSharedMemoryRegister": lambda asked: metadata.refuse_registration(asked.name),
+            "CudaSharedMemoryUnregister": lambda _: {},
+            "TraceSetting": self._trace,
+            "LogSettings": _log,
+        }
+
+    def _answer(self, name: str, operation: Callable[[Any], Any]) -> Any:
+        """Return what answers a method that asks no model."""
+        method = messages.methods()[name]
+        kind = messages.message(method.input_type.name)
+
+        async def answer(requests: Any, context: Any) -> bytes:
+            try:
+                body = await inflated(await received(context), self._repository.limits.max_body)
+                try:
+                    request = kind.FromString(body)
+                except DecodeError:
+                    raise Refused(f"the message is no {kind.__name__}") from None
+                content = operation(request)
+                if isawaitable(content):
+                    content = await content
+                message = metadata.as_message(method.output_type.name, content)
+                return bytes(message.SerializeToString())
+            except Exception as raised:
+                error = refused(raised)
+            return await log_refusal(self._journal, context, error)
+
+        return answer
+
+    def _model_ready(self, request: Any) -> Content:
+        """As Triton, say no of a model that there is not."""
+        try:
+            self._repository.model(request.name, request.version)
+        except Refused as error:
+            if error.status is Status.INVALID:
+                raise
+            return {"ready": False}
+        return {"ready": self._repository.ready}
+
+    async def _load(self, request: Any) -> Content:
+        parameters = {
+            name: getattr(value, value.WhichOneof("parameter_choice") or "string_param")
+            for name, value in _here(request).parameters.items()
+        }
+        await self._repository.load(request.model_name, parameters)
+        return {}
+
+    async def _unload(self, request: Any) -> Content:
+        await self._repository.unload(_here(request).model_name)
+        return {}
+
+    def _trace(self, request: Any) -> Content:
+        """Tell the settings of traces; those of this server are set where it is started."""
+        if request.model_name:
+            self._repository.model(request.model_name)
+        settings = {
+            name: value if isinstance(value, list) else [value]
+            for name, value in metadata.TRACE_SETTINGS.items()
+        }
+        metadata.check_unchanged(
+            settings, {name: list(value.value) or None for name, value in request.settings.items()}
+        )
+        return {"settings": {name: {"value": value} for name, value in settings.items()}}
+
+    async def _health(self, requests: Any, context: Any) -> bytes:
+        """Answer gRPC's health check, of the server whatever service it names."""
+        try:
+            await received(context)
+        except Refused as error:
+            return await log_refusal(self._journal, context, error)
+        return _SERVING if self._repository.ready else _NOT_SERVING
+
+    async def _denied(self, requests: Any, context: Any) -> None:
+        await log_refusal(self._journal, context, _DENIED)
+
+    async def _ended(self, requests: Any, context: Any) -> None:
+        await log_refusal(self._journal, context, ENDING)
+
+
+def _here(request: Any) -> Any:
+    """Return a request about the repository, of which there is one alone."""
+    if request.repository_name:
+        raise Refused("'repository_name' specification is not supported", Status.UNSUPPORTED)
+    return request
+
+
+def _regions(request: Any, kind: str) -> Content:
+    return metadata.refuse_region(kind, request.name) if request.name else {}
+
+
+def _log(request: Any) -> Content:
+    """Tell the settings of the log; they are set where the server is started."""
+    settings = {
+        name: {_LOG_FIELDS[type(value)]: value} for name, value in metadata.LOG_SETTINGS.items()
+    }
+    changes = {}
+    for name, value in request.settings.items():
+        choice = value.WhichOneof("parameter_choice")
+        changes[name] = {choice: getattr(value, choice)} if choice else None
+    metadata.check_unchanged(settings, changes)
+    return {"settings": settings}
+
+
+class GrpcServer:
+    """The service on one port, inside the event loop that will serve.
+
+    Args:
+        certificate: For TLS; None for clear text.
+        address: ``127.0.0.1:8001`` or ``[::1]:8001``; port 0 takes any free one.
+
+    Attributes:
+        port: It listens there from the beginning on, and answers from `start` on.
+
+    Raises:
+        BadSettings: The port is not to be had.
+    """
+
+    def __init__(
+        self,
+        repository: Repository,
+        access: Access,
+        journal: Journal,
+        certificate: Certificate | None,
+        address: str,
+    ) -> None:
+        limits = repository.limits
+        calls = 2 * limits.max_queue + _BESIDE  # twice what may wait, and some
+        self._service = Service(repository, access, journal)
+        self._inner = grpc.aio.server(
+            handlers=(self._service,),
+            options=[
+                ("grpc.max_receive_message_length", min(limits.max_body, _INT)),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.per_message_decompression", 0),  # see inflated
+                ("grpc.so_reuseport", 1),
+                ("grpc.max_concurrent_streams", min(calls, _INT)),
+                ("grpc.keepalive_time_ms", _ALIVE_MS),
+                ("grpc.keepalive_timeout_ms", _ALIVE_WAIT_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", _PING_MS),
+                ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+            ],
+            maximum_concurrent_rpcs=calls,
+        )
+        try:
+            if certificate is None:
+                self.port = self._inner.add_insecure_port(address)
+            else:
+                pair = certificate.key.read_bytes(), certificate.path.read_bytes()
+                credentials = grpc.ssl_server_credentials([pair])
+                self.port = self._inner.add_secure_port(address, credentials)
+        except RuntimeError:
+            raise BadSettings(
+                f"gRPC cannot listen on {address}: it was taken meanwhile, or is no address",
+                fix="give another --grpc-port (0 takes any free one), or end what listens there",
+            ) from None
+
+    async def start(self) -> None:
+        """Answer."""
+        await self._inner.start()
+
+    async def stop(self, seconds: float) -> None:
+        """Take no more calls; return when those that run are answered, or time is up.
+
+        Streams are answered as far as they were read, and then end. gRPC itself drops calls that
+        arrive while it stops, as if they had been cancelled: before that, they are told.
+        """
+        self._service.inference.end_streams()
+        await asyncio.sleep(LAME_DUCK_S)
+        await self._inner.stop(seconds)

@@ -1,0 +1,106 @@
+"""The ASGI application: who may ask, what answers, and what the journal hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter_ns
+
+from ortune.serving.protocol.status import Refused, Status, refused
+from ortune.serving.server.http.exchange import (
+    Bodies,
+    ClientWatch,
+    Disconnected,
+    Exchange,
+    Header,
+    HttpError,
+    Message,
+    Receive,
+    Reply,
+    Send,
+    error_reply,
+    send_reply,
+)
+from ortune.serving.server.http.routes import Routes
+from ortune.serving.server.listeners import Access
+from ortune.serving.server.logs import Journal, LoggedRequest
+from ortune.serving.server.repository.repository import Repository
+
+_OPEN = (["v2", "health", "live"], ["v2", "health", "ready"])
+"""What needs no token: whoever watches over processes has none."""
+_BEARER: Header = (b"www-authenticate", b"Bearer")
+_LATE = "the body of the request did not come in time"
+_MOST_NAME = 128
+"""Characters of a name that is no model's, in the journal."""
+
+
+class App:
+    """Answers requests by HTTP; uvicorn calls it.
+
+    Args:
+        repository: The models.
+        access: Who may ask.
+        journal: Hears of infer requests and of what is refused.
+    """
+
+    def __init__(self, repository: Repository, access: Access, journal: Journal) -> None:
+        limits = repository.limits
+        self._access, self._journal = access, journal
+        self._routes = Routes(repository, Bodies(limits.max_body, limits.max_held))
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request.
+
+        Raises:
+            NotImplementedError: It is none of HTTP.
+        """
+        if scope["type"] != "http":
+            raise NotImplementedError(f"no {scope['type']}")
+        began = perf_counter_ns()
+        exchange = Exchange(scope, receive)
+        watching = ClientWatch(exchange)
+        try:
+            reply, error = await self._replied(exchange)
+        finally:
+            watching.end()
+        if reply.status >= 400 or exchange.told:
+            self._journal.request(
+                LoggedRequest(
+                    front="http",
+                    model=exchange.model[:_MOST_NAME],
+                    version=exchange.version[:_MOST_NAME],
+                    id=exchange.id,
+                    status=reply.status,
+                    ms=(perf_counter_ns() - began) / 1e6,
+                    queue_ms=exchange.queue_ms,
+                    rows=exchange.rows,
+                    error=error,
+                    trace=exchange.header(b"traceparent"),
+                )
+            )
+        if not exchange.gone:
+            await send_reply(exchange, reply, send)
+
+    async def _replied(self, exchange: Exchange) -> tuple[Reply, str]:
+        """Return the answer, and the error that it tells."""
+        try:
+            allowed = self._access.open or exchange.path in _OPEN
+            if not allowed and not self._access.allows(exchange.header(b"authorization")):
+                raise Refused("a token is wanted, and this is none", Status.UNAUTHENTICATED)
+            methods, answer = self._routes.find(exchange)
+            if exchange.method not in methods:
+                raise HttpError(405, "Method Not Allowed", (b"allow", ", ".join(methods).encode()))
+            return await answer(exchange), ""
+        except HttpError as error:
+            return error_reply(error.status, str(error), *error.headers), str(error)
+        except Disconnected:
+            exchange.gone = True
+        except asyncio.CancelledError:
+            if exchange.late:
+                return error_reply(408, _LATE), _LATE
+            if not exchange.gone:
+                raise
+        except Exception as error:
+            told = refused(error)
+            headers = (_BEARER,) if told.status is Status.UNAUTHENTICATED else ()
+            return error_reply(told.status.http, told.text, *headers), told.text
+        return Reply(Status.CANCELLED.http), "the client went away"

@@ -1,0 +1,321 @@
+"""One HTTP request: its body read under a cap, its client watched, and its reply."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from urllib.parse import unquote
+
+import numpy as np
+import orjson
+
+from ortune.serving.protocol.status import Refused, Status
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Header: TypeAlias = tuple[bytes, bytes]
+
+JSON: Header = (b"content-type", b"application/json")
+BINARY: Header = (b"content-type", b"application/octet-stream")
+_CLOSE: Header = (b"connection", b"close")
+_MOST_ID = 128
+"""Bytes of a request's id from its header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer.
+
+    Attributes:
+        chunks: Its body.
+        headers: All but its length.
+    """
+
+    status: int = 200
+    chunks: Sequence[bytes | memoryview] = ()
+    headers: tuple[Header, ...] = (JSON,)
+
+
+class HttpError(Exception):
+    """A request that HTTP itself refuses, by a status that gRPC has no word for."""
+
+    def __init__(self, status: int, text: str, *headers: Header) -> None:
+        super().__init__(text)
+        self.status, self.headers = status, headers
+
+
+class Exchange:
+    """One request.
+
+    Attributes:
+        method: ``HEAD`` is ``GET`` here: the server sends no body then.
+        path: Its parts, decoded one by one, so that an encoded slash parts nothing.
+        headers: By lower-case name.
+        pending: Whether it has a body that was not read to its end.
+        model: The model that it names.
+        version: Its version, where it names one.
+        echo: ``x-request-id``, where it may stand in a log and a header.
+        id: That or, if it has one of its own, the body's.
+        queue_ms: Milliseconds that it waited, once it is answered.
+        rows: Of its batch, as far as it was read.
+        told: Whether the journal hears of it where all goes well.
+        received: Bytes of its body.
+        late: Whether it did not come in time.
+        gone: Whether the client went away.
+    """
+
+    __slots__ = (
+        "echo",
+        "gone",
+        "headers",
+        "id",
+        "late",
+        "method",
+        "model",
+        "path",
+        "pending",
+        "queue_ms",
+        "receive",
+        "received",
+        "rows",
+        "told",
+        "version",
+    )
+
+    def __init__(self, scope: Message, receive: Receive) -> None:
+        self.method: str = "GET" if scope["method"] == "HEAD" else scope["method"]
+        raw: str = scope["raw_path"].decode("ascii", "replace")
+        self.path = raw.split("/")[1:]
+        if "%" in raw:
+            self.path = [unquote(one) for one in self.path]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.receive = receive
+        self.pending = (
+            self.headers.get(b"content-length", b"0") != b"0"
+            or b"transfer-encoding" in self.headers
+        )
+        self.model = self.version = ""
+        # A short id of printable ASCII is told as it is, and none in the place of any other.
+        echo = self.headers.get(b"x-request-id", b"")
+        fits = len(echo) <= _MOST_ID and echo.isascii() and echo.decode().isprintable()
+        self.echo = echo if fits else b""
+        self.id = self.echo.decode()
+        self.rows = self.received = 0
+        self.queue_ms = 0.0
+        self.told = self.gone = self.late = False
+
+    def header(self, name: bytes) -> str:
+        """Return a header as text, empty without it."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+
+def json_reply(value: Any, status: int = 200, *headers: Header) -> Reply:
+    """Return a reply of JSON."""
+    return Reply(status, (orjson.dumps(value),), (JSON, *headers))
+
+
+def error_reply(status: int, text: str, *headers: Header) -> Reply:
+    """Return a refusal as the protocol words it."""
+    return json_reply({"error": text}, status, *headers)
+
+
+_ENCODINGS = ("gzip", "deflate")
+_STEP = 1 << 18
+"""Bytes that are inflated before others have their turn: less than 1 ms."""
+_ALIGNED = 8
+"""Bytes of the protocol's widest numbers."""
+
+
+class Disconnected(Exception):
+    """The client went away before its request was whole."""
+
+
+@dataclass(eq=False, slots=True)
+class _Body:
+    """What came of one body, inflated."""
+
+    parts: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+
+class Bodies:
+    """Reads bodies: none larger than the cap, and not everybody's largest at once.
+
+    Args:
+        cap: Bytes of a body at most, before and after it is inflated.
+        most: Bytes of all that are held; one alone may have more.
+    """
+
+    def __init__(self, cap: int, most: int) -> None:
+        self._cap, self._most = cap, max(cap, most)
+        self._held = 0
+
+    async def read(self, exchange: Exchange, head: int = 0) -> bytes | memoryview:
+        """Return the body of a request, inflated; it counts as held until it is released.
+
+        Args:
+            head: Bytes behind which its tensors begin: a body that comes in several parts is laid
+                so that their numbers can be read in place.
+
+        Raises:
+            Refused: It is too large, or cannot be inflated, or too much is held.
+            HttpError: Its encoding is not known.
+            Disconnected: The client went away.
+        """
+        encoding, inflater = exchange.header(b"content-encoding").lower(), None
+        if encoding in _ENCODINGS:
+            inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, as its head says
+        elif encoding not in ("", "identity"):
+            accepted = (b"accept-encoding", ", ".join(_ENCODINGS).encode())
+            raise HttpError(415, "Unsupported compression type", accepted)
+        self._demand_fits(int(exchange.header(b"content-length") or 0))
+        body = _Body()
+        try:
+            while exchange.pending:
+                message = await exchange.receive()
+                if message["type"] != "http.request":
+                    raise Disconnected
+                exchange.pending = message.get("more_body", False)
+                part: bytes = message.get("body", b"")
+                exchange.received += len(part)
+                self._demand_fits(exchange.received)
+                if inflater is None:
+                    self._keep(body, part)
+                else:
+                    await self._inflate(body, inflater, part)
+            if inflater is not None and not inflater.eof:
+                raise _not_inflated("it ends too early")
+        except BaseException:
+            self._held -= body.size
+            raise
+        return body.parts[0] if len(body.parts) == 1 else _joined(body.parts, body.size, head)
+
+    def release(self, size: int) -> None:
+        """Hold so many bytes less."""
+        self._held -= size
+
+    async def _inflate(self, body: _Body, inflater: Any, part: bytes) -> None:
+        """Inflate in steps, so that nothing is made of a bomb but its first bytes."""
+        while True:
+            try:
+                made = inflater.decompress(part, _STEP)
+            except zlib.error as error:
+                raise _not_inflated(str(error)) from None
+            self._keep(body, made)
+            if inflater.unused_data:
+                raise _not_inflated("something is behind its end")
+            if len(made) < _STEP:
+                return
+            part = inflater.unconsumed_tail
+            await asyncio.sleep(0)
+
+    def _keep(self, body: _Body, part: bytes) -> None:
+        body.parts.append(part)
+        body.size += len(part)
+        self._held += len(part)
+        self._demand_fits(body.size)
+        if self._held > self._most:
+            raise Refused("too many large requests at once", Status.UNAVAILABLE)
+
+    def _demand_fits(self, size: int) -> None:
+        if size > self._cap:
+            raise Refused(
+                f"the request is larger than {self._cap} bytes",
+                Status.TOO_LARGE,
+                "send less at once, or serve with a larger --max-body",
+            )
+
+
+def _not_inflated(why: str) -> Refused:
+    return Refused(f"the body cannot be inflated: {why}")
+
+
+def _joined(parts: Sequence[bytes], size: int, head: int) -> memoryview:
+    """Return the parts in one piece, in which byte `head` is aligned."""
+    room = np.empty(size + _ALIGNED, np.uint8)
+    start = -(room.ctypes.data + head) % _ALIGNED
+    whole = room.data[start : start + size]
+    at = 0
+    for part in parts:
+        whole[at : at + len(part)] = part
+        at += len(part)
+    return whole
+
+
+PATIENCE_S = 0.1
+"""Seconds before a client is looked after: most are answered by then, and looking costs more."""
+PERIOD_S = 10.0
+"""Seconds that a body may take, or so much of it as `RATE` says."""
+RATE = 1 << 14
+"""Bytes a second that a client sends at least, where its body takes longer."""
+
+
+class ClientWatch:
+    """Cancels the task that answers a request when nobody will get its answer.
+
+    A body has to come, and go on coming, in time. Once it is here, its client has to stay.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        loop = asyncio.get_running_loop()
+        self._exchange, self._answering = exchange, asyncio.current_task()
+        self._looking: asyncio.Task[None] | None = None
+
+        def begin() -> None:
+            self._looking = asyncio.ensure_future(self._look())
+
+        self._timer = loop.call_later(PATIENCE_S, begin)
+
+    def end(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+
+    async def _look(self) -> None:
+        exchange = self._exchange
+        while exchange.pending:
+            before = exchange.received
+            await asyncio.sleep(PERIOD_S)
+            if exchange.pending and exchange.received < before + RATE * PERIOD_S:
+                exchange.late = True
+                break
+        else:
+            while (await exchange.receive())["type"] != "http.disconnect":
+                pass
+            exchange.gone = True
+        if self._answering is not None:
+            self._answering.cancel()
+
+
+async def send_reply(exchange: Exchange, reply: Reply, send: Send) -> None:
+    """Send a reply; a client that is still sending its request is heard out for a while.
+
+    Its connection would else be reset while it sends, and many clients read no answer then.
+    """
+    chunks = reply.chunks
+    size = sum(map(len, chunks))
+    headers = [*reply.headers, (b"content-length", str(size).encode())]
+    if exchange.echo:
+        headers.append((b"x-request-id", exchange.echo))
+    if exchange.pending:
+        headers.append(_CLOSE)
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    for chunk in chunks[:-1]:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    last = chunks[-1] if chunks else b""
+    if exchange.pending:
+        await send({"type": "http.response.body", "body": last, "more_body": True})
+        if not exchange.late:
+            # Read what a client still sends, for so long as a body may take.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PERIOD_S):
+                    while (await exchange.receive()).get("more_body", False):
+                        pass
+        last = b""
+    await send({"type": "http.response.body", "body": last, "more_body": False})

@@ -1,0 +1,274 @@
+"""uvicorn behind bounds that it has not: who hangs is cut, the end loses no request."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ortune.serving.server.http.exchange import Message, Receive, Send
+from ortune.serving.server.listeners import Certificate
+
+Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+
+HEAD_S = 20.0
+"""Seconds that a client may take for a request's head, and for a part of an answer."""
+_HEAD_BYTES = 64 << 10
+"""Bytes of a request's head at most: httptools knows no limit."""
+_UNREAD_BYTES = 1 << 20
+"""Bytes at most that a client sends beyond `_FRAMING` times what the application has read of its
+body: buffers, requests that come ahead of their turn, trailers and extensions of chunks."""
+_FRAMING = 8
+"""Bytes that one byte of a chunked body may take: a chunk of it alone takes six."""
+_END = b"\r\n\r\n"
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_REFUSAL = b"The head of the request is too large."
+_BAD_REQUEST = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%s" % (len(_REFUSAL), _REFUSAL)
+)
+_CLOSE = (b"connection", b"close")
+_KEEP_ALIVE_S = 75
+_LAME_DUCK_S = 1.0
+"""Seconds in which connections that are kept alive learn that they end, each with an answer."""
+_POLL_S = 0.05
+
+
+class _Transport:
+    """A transport that reads no more while requests wait for their turn: they may never end.
+
+    What is written once it closes is dropped: uvloop's own raises then.
+
+    Attributes:
+        inner: The protocol that it is for.
+        is_held: Whether it was to read on, and does not.
+    """
+
+    def __init__(self, transport: asyncio.Transport, inner: HttpToolsProtocol) -> None:
+        self._transport, self.inner, self.is_held = transport, inner, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def resume_reading(self) -> None:
+        self.is_held = bool(self.inner.pipeline)
+        if not self.is_held and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+
+class _Connection(asyncio.Protocol):
+    """One client's connection: bounds around the protocol that reads HTTP.
+
+    Args:
+        open_connections: Holds this one while it is open.
+
+    Attributes:
+        inner: Parses what comes and writes answers.
+        writable: Set while the client takes its answer, and once the connection is lost.
+    """
+
+    inner: HttpToolsProtocol
+    _transport: _Transport
+
+    def __init__(self, open_connections: set[_Connection]) -> None:
+        self._open_connections = open_connections
+        self._loop = asyncio.get_running_loop()
+        self.lost = False
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self._head_since: float | None = self._loop.time()
+        self._in_head, self._head, self._last = True, 0, b""
+        self._received = self._delivered = 0
+        self._unsent = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._transport = _Transport(transport, self.inner)
+        self._open_connections.add(self)
+        self.inner.connection_made(self._transport)  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._open_connections.discard(self)
+        self.lost = True
+        self.writable.set()
+        self.inner.connection_lost(exc)
+
+    def eof_received(self) -> None:
+        self.inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+        self.inner.resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            if self._head_since is None:
+                self._head_since = self._loop.time()
+            end = (self._last + data).find(_END)
+            length = len(data) if end < 0 else end + len(_END) - len(self._last)
+            self._head += length
+            if end >= 0:
+                self._in_head, self._received, self._delivered = False, len(data) - length, 0
+            data = _without_upgrade(data)
+        else:
+            self._received += len(data)
+        self._last = data[1 - len(_END) :]
+        unread = self._received - _FRAMING * self._delivered
+        if self._head > _HEAD_BYTES or unread > _UNREAD_BYTES:
+            if not self._transport.is_closing():
+                self._transport.write(_BAD_REQUEST)
+                self._transport.close()
+            return
+        self.inner.data_received(data)
+
+    def begin(self) -> None:
+        """Take note that the head of a request is here."""
+        self._in_head, self._head, self._head_since = False, 0, None
+        if self._transport.is_held:
+            self._transport.resume_reading()
+
+    def deliver(self, size: int) -> None:
+        """Take note of bytes of a body that the application has read."""
+        self._delivered += size
+
+    def finish(self) -> None:
+        """Take note that a request is answered: what comes now is the next one's head."""
+        self._in_head = True
+        self._head_since = self._loop.time() if self._received > self._delivered else None
+        if not self.inner.pipeline:
+            self._received = self._delivered = 0
+
+    def cut_if_stuck(self, now: float) -> None:
+        """Cut it off where the client sends no head, or takes no answer, for too long."""
+        if self._head_since is not None:
+            if now - self._head_since > HEAD_S:
+                self._transport.abort()
+            return
+        unsent = self._transport.get_write_buffer_size()
+        if unsent and unsent == self._unsent:
+            self._transport.abort()
+        self._unsent = unsent
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Return what begins with a request's head, without its wish for another protocol.
+
+    Java's client wishes for HTTP/2 with every first request, and httptools would skip its body.
+    """
+    end = data.find(_END)
+    head = data if end < 0 else data[:end]
+    if b"upgrade:" not in head.lower():
+        return data
+    return _UPGRADE.sub(b"\r\nx-grade:", head) + data[len(head) :]
+
+
+class HttpServer(uvicorn.Server):
+    """HTTP in somebody else's loop; signals are not its own.
+
+    Args:
+        app: Answers requests.
+        certificate: For TLS.
+        drain_s: Seconds that accepted requests may take when it ends.
+
+    Attributes:
+        ending: Every answer is the last one of its connection, and says so.
+        open_connections: Those of all clients.
+    """
+
+    def __init__(self, app: Application, certificate: Certificate | None, drain_s: float) -> None:
+        self._app = app
+        self.ending = False
+        self.open_connections: set[_Connection] = set()
+        super().__init__(
+            uvicorn.Config(
+                self._answer,
+                http=self._connect,  # type: ignore[arg-type]  # makes a protocol, as a class does
+                loop="none",
+                ws="none",
+                lifespan="off",
+                interface="asgi3",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=max(1, int(drain_s)),
+                ssl_certfile=None if certificate is None else certificate.path,
+                ssl_keyfile=None if certificate is None else certificate.key,
+            )
+        )
+
+    def _connect(self, *, app_state: dict[str, Any], **options: Any) -> _Connection:
+        """Return the protocol of a new connection; the scope of its requests names it."""
+        connection = _Connection(self.open_connections)
+        state = {**app_state, "connection": connection}
+        connection.inner = HttpToolsProtocol(app_state=state, **options)
+        return connection
+
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Have the application answer a request."""
+        connection: _Connection = scope["state"]["connection"]
+
+        async def receive_counted() -> Message:
+            message = await receive()
+            if body := message.get("body"):
+                connection.deliver(len(body))
+            return message
+
+        async def send_in_time(message: Message) -> None:
+            if not connection.writable.is_set():
+                await connection.writable.wait()
+            if self.ending and message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], _CLOSE]}
+            await send(message)
+
+        connection.begin()
+        try:
+            if connection.lost:  # the request came ahead of its turn, and nobody waits for it
+                await send({"type": "http.response.start", "status": 499, "headers": []})
+                await send({"type": "http.response.body"})
+                return
+            await self._app(scope, receive_counted, send_in_time)
+        finally:
+            connection.finish()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to whoever runs the loop."""
+        yield
+
+    async def on_tick(self, counter: int) -> bool:
+        """Cut clients that hang, twice in the time that they have."""
+        if counter % int(5 * HEAD_S) == 0:
+            now = asyncio.get_running_loop().time()
+            for connection in list(self.open_connections):
+                connection.cut_if_stuck(now)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Take no new connections; end those there are with an answer each, then the idle ones.
+
+        A client that keeps its connection may be sending while it is closed, and its request would
+        be lost: so for a moment every answer says that it is the connection's last.
+        """
+        self.ending = True
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LAME_DUCK_S
+        while self.open_connections and loop.time() < until:
+            await asyncio.sleep(_POLL_S)
+        await super().shutdown(sockets)

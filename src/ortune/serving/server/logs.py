@@ -1,0 +1,259 @@
+"""The log of a server: a line an event or a request, as text or JSON, written by a thread."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from logging.handlers import QueueHandler, QueueListener
+from pathlib import Path
+from queue import Full, Queue
+from typing import Any, Literal, Protocol, TextIO
+
+from ortune.core.errors import shortened, visible
+from ortune.serving.server.settings import Serve
+
+Level = Literal["info", "warning", "error"]
+
+_LIBRARIES = ("uvicorn", "uvicorn.error", "asyncio", "grpc", "concurrent.futures", "opentelemetry")
+_OK = (200, "OK")
+_BUGS = (500, "INTERNAL", "UNKNOWN")
+_FAILED_PER_SECOND, _ALL_PER_SECOND = 100, 1000
+"""Lines a second at most: a flood of requests is no flood of the disk."""
+_QUEUED_LINES = 10_000
+"""Lines that wait at most for whoever reads them; further ones are dropped."""
+_FIELD_CHARS = 300
+"""Characters of what a client may have chosen."""
+_CLOSE_S = 2.0
+
+
+@dataclass(slots=True)
+class LoggedRequest:
+    """A request that got its answer.
+
+    Attributes:
+        front: ``http`` or ``grpc``.
+        id: The request's, from its header or its body.
+        status: HTTP's number or gRPC's name.
+        ms: From when it was read to when its answer was made.
+        queue_ms: Of these, until a worker took it.
+        rows: Of its batch.
+        error: What its client is told.
+        trace: Its ``traceparent`` header, W3C Trace Context.
+    """
+
+    front: str
+    model: str
+    version: str
+    id: str
+    status: int | str
+    ms: float
+    queue_ms: float = 0.0
+    rows: int = 0
+    error: str = ""
+    trace: str = ""
+
+
+class RequestObserver(Protocol):
+    """Sees every request."""
+
+    def observe(self, answered: LoggedRequest) -> None:
+        """Take note of it."""
+
+    def close(self) -> None:
+        """Send what is left."""
+
+
+class Journal:
+    """Lines for a log; bodies, headers and tokens never get into one.
+
+    Control characters are escaped, in text as in JSON: a line is one line. Lines are written by a
+    thread, so that a terminal or a pipe that stands still holds no request up: what is too much
+    is left out, and counted.
+
+    Args:
+        stream: stderr without it.
+        as_json: One JSON object a line.
+        every: Requests that went well too.
+        observer: Sees every request, logged or not.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        *,
+        as_json: bool = False,
+        every: bool = False,
+        observer: RequestObserver | None = None,
+    ) -> None:
+        self._every, self._observer = every, observer
+        self._most = _ALL_PER_SECOND if every else _FAILED_PER_SECOND
+        self._second = self._logged = self._left_out = 0
+        self._queue: Queue[Any] = Queue(_QUEUED_LINES)
+        self._logger = logging.Logger("ortune.server")
+        self._logger.addHandler(_Enqueuer(self._queue))
+        # A process may have been started without stderr.
+        stream = stream or sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+        writer = _LineWriter(stream)
+        writer.setFormatter(_JsonLine() if as_json else _TextLine())
+        self._listener = QueueListener(self._queue, writer)
+        self._listener.start()
+
+    def request(self, answered: LoggedRequest) -> None:
+        """Log a request that was answered."""
+        if self._observer is not None:
+            self._observer.observe(answered)
+        is_ok = answered.status in _OK
+        if (is_ok and not self._every) or not self._has_room():
+            return
+        level: Level = "info" if is_ok else "error" if answered.status in _BUGS else "warning"
+        fields = asdict(answered)
+        del fields["trace"]
+        if version := fields.pop("version"):
+            fields["model"] += f"/{version}"
+        fields |= {"ms": round(answered.ms, 3), "queue_ms": round(answered.queue_ms, 3)}
+        self.event(level, "request", **{key: value for key, value in fields.items() if value})
+
+    def event(self, level: Level, text: str, **fields: object) -> None:
+        """Log what happened to the server itself."""
+        number = logging.getLevelNamesMapping()[level.upper()]
+        self._logger.log(number, text, extra={"fields": fields})
+
+    @contextmanager
+    def relay(self, *names: str) -> Iterator[None]:
+        """Have what the loggers of libraries warn of logged here, and nowhere else."""
+        handler = _Enqueuer(self._queue)
+        handler.setLevel(logging.WARNING)
+        before = {
+            logger: (logger.handlers, logger.propagate) for logger in map(logging.getLogger, names)
+        }
+        for logger in before:
+            logger.handlers, logger.propagate = [handler], False
+        try:
+            yield
+        finally:
+            for logger, (handlers, propagate) in before.items():
+                logger.handlers, logger.propagate = handlers, propagate
+
+    def close(self) -> None:
+        """Write what waits, unless nobody reads it."""
+        self._report_left_out()
+        stop = threading.Thread(target=self._listener.stop, daemon=True)
+        stop.start()
+        stop.join(_CLOSE_S)
+
+    def _has_room(self) -> bool:
+        """Whether this second has room for a line; what was left out before is said first."""
+        now = int(time.monotonic())
+        if now != self._second:
+            self._second, self._logged = now, 0
+            self._report_left_out()
+        self._logged += 1
+        if self._logged > self._most or self._queue.full():
+            self._left_out += 1
+            return False
+        return True
+
+    def _report_left_out(self) -> None:
+        left_out, self._left_out = self._left_out, 0
+        if left_out:
+            self.event("warning", "requests were left out of this log", count=left_out)
+
+
+class _Enqueuer(QueueHandler):
+    """Hands records to the thread that writes; what does not fit into the queue is dropped."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Return a record as text; of an exception its type, text and place."""
+        record = copy(record)
+        fields: dict[str, object] = getattr(record, "fields", {})
+        record.msg, record.args = record.getMessage(), None
+        if not hasattr(record, "fields"):  # a library's
+            record.msg = f"{record.name}: {record.msg}"
+        if record.exc_info and (error := record.exc_info[1]) is not None:
+            frame = traceback.extract_tb(error.__traceback__)[-1:]
+            fields = {
+                "error": f"{type(error).__name__}: {error}",
+                "at": "".join(f"{place.filename}:{place.lineno}" for place in frame),
+            }
+        record.exc_info = None
+        record.fields = {
+            key: shortened(value, _FIELD_CHARS) if isinstance(value, str) else value
+            for key, value in fields.items()
+        }
+        return record
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        with suppress(Full):
+            self.queue.put_nowait(record)
+
+
+class _LineWriter(logging.Handler):
+    """Writes lines to a stream; nobody reads it, or it was closed: then they are lost."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def createLock(self) -> None:  # noqa: N802 (logging's own name)
+        """Take no lock: one thread writes, and the end of the process must not wait for it."""
+        self.lock = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.write(f"{self.format(record)}\n")
+            self._stream.flush()
+
+
+class _JsonLine(logging.Formatter):
+    """One JSON object a record."""
+
+    def format(self, record: Any) -> str:
+        head = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "pid": record.process,
+            "event": record.msg,
+        }
+        return json.dumps({**head, **record.fields}, default=str)
+
+
+class _TextLine(logging.Formatter):
+    """A record as words; a value that is no word is quoted as in JSON."""
+
+    def format(self, record: Any) -> str:
+        words = [_time(record), record.levelname, visible(" ".join(record.msg.split()))]
+        for key, value in record.fields.items():
+            text = str(value)
+            is_word = text.isascii() and text.isprintable() and not set(text) & set(' "=\\')
+            words.append(f"{key}={text if is_word and text else json.dumps(text)}")
+        return " ".join(words)
+
+
+def _time(record: logging.LogRecord) -> str:
+    return f"{datetime.fromtimestamp(record.created, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
+
+
+@contextmanager
+def open_journal(request: Serve, observer: RequestObserver | None = None) -> Iterator[Journal]:
+    """Open the log, into which libraries and warnings go too, and close it with its observer."""
+    journal = Journal(as_json=request.log_json, every=request.log_requests, observer=observer)
+    try:
+        with journal.relay(*_LIBRARIES), warnings.catch_warnings():
+            warnings.simplefilter("always", RuntimeWarning)
+            warnings.showwarning = lambda message, *_: journal.event("warning", str(message))
+            yield journal
+    finally:
+        if observer is not None:
+            observer.close()
+        journal.close()

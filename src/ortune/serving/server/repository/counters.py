@@ -1,0 +1,251 @@
+"""What became of the requests to models: Triton's counters, also as Prometheus reads them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import psutil
+
+from ortune.bundle.engine.batching import Answered, Batches
+from ortune.bundle.engine.call import Call
+from ortune.serving.protocol.status import Status
+
+REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
+"""Why requests fail, in Triton's words: not let in or out of time, given up by the client, failed
+while they were computed, and wrong."""
+_REASON = {
+    Status.UNAVAILABLE: "REJECTED",
+    Status.TIMED_OUT: "REJECTED",
+    Status.CANCELLED: "CANCELED",
+    Status.INTERNAL: "BACKEND",
+}
+_DURATIONS = (
+    "success",
+    "fail",
+    "queue",
+    "compute_input",
+    "compute_infer",
+    "compute_output",
+    "cache_hit",
+    "cache_miss",
+)
+Durations: TypeAlias = Mapping[str, tuple[int, int]]
+"""Name -> count and nanoseconds."""
+
+
+@dataclass(eq=False, slots=True)
+class Counters:
+    """Counts of one version of one model; they go on when its file is exchanged.
+
+    Only the event loop's thread writes them.
+
+    Attributes:
+        answered: Requests that got their answer.
+        answered_ns: From their arrival to their answer, all together.
+        inferences: Rows of these requests.
+        queue_ns: What these requests waited.
+        infer_ns: What they were computed, each by the time of its whole run.
+        output_ns: From the end of the run to the answer.
+        failed: Reason -> requests without an answer.
+        failed_ns: From their arrival to their refusal, all together.
+        last_ms: When the last one was answered, milliseconds since the epoch.
+    """
+
+    answered: int = 0
+    answered_ns: int = 0
+    inferences: int = 0
+    queue_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    failed_ns: int = 0
+    last_ms: int = 0
+    _calls: list[Call] = field(default_factory=list)
+    _past: dict[int, Batches] = field(default_factory=dict)
+
+    def count(self, rows: int, began: int, found: Answered, now: int) -> None:
+        """Count an answer.
+
+        Args:
+            rows: Of the request.
+            began: When it arrived, nanoseconds of `time.perf_counter_ns`.
+            found: What the engine says of it.
+            now: When its answer was ready.
+        """
+        self.answered += 1
+        self.answered_ns += now - began
+        self.inferences += rows
+        self.queue_ns += found.started_ns - found.queued_ns
+        self.infer_ns += found.ended_ns - found.started_ns
+        self.output_ns += now - found.ended_ns
+        self.last_ms = time.time_ns() // 1_000_000
+
+    def refuse(self, status: Status, ns: int, *, computed: bool = False) -> None:
+        """Count a request without an answer.
+
+        Args:
+            ns: From its arrival.
+            computed: The model failed, whatever the client is told.
+        """
+        self.failed["BACKEND" if computed else _REASON.get(status, "OTHER")] += 1
+        self.failed_ns += ns
+
+    def follow(self, call: Call) -> None:
+        """Count the runs of a model too."""
+        self._calls.append(call)
+
+    def leave(self, call: Call) -> None:
+        """Keep the runs of a model that runs no more."""
+        self._calls.remove(call)
+        self._past = _together([self._past, call.statistics.batches])
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait now."""
+        return sum(call.statistics.depth for call in self._calls)
+
+    @property
+    def runs(self) -> Mapping[int, Batches]:
+        """Rows -> runs of so many, those that failed too."""
+        return _together([self._past, *(call.statistics.batches for call in self._calls)])
+
+    def durations(self) -> Durations:
+        """Return counts and times by Triton's names."""
+        count = self.answered
+        return {
+            "success": (count, self.answered_ns),
+            "fail": (self.failed.total(), self.failed_ns),
+            "queue": (count, self.queue_ns),
+            "compute_input": (count, 0),
+            "compute_infer": (count, self.infer_ns),
+            "compute_output": (count, self.output_ns),
+        }
+
+    def statistics(self, name: str, version: str) -> dict[str, Any]:
+        """Return the entry of ``model_stats``."""
+        runs = self.runs
+
+        def entries(durations: Durations, names: Sequence[str]) -> dict[str, Any]:
+            pairs = {name: durations.get(name, (0, 0)) for name in names}
+            return {name: {"count": count, "ns": ns} for name, (count, ns) in pairs.items()}
+
+        return {
+            "name": name,
+            "version": version,
+            "last_inference": self.last_ms,
+            "inference_count": self.inferences,
+            "execution_count": sum(one.count for one in runs.values()),
+            "inference_stats": entries(self.durations(), _DURATIONS),
+            "batch_stats": [
+                {
+                    "batch_size": rows,
+                    "compute_input": {"count": one.count, "ns": 0},
+                    "compute_infer": {"count": one.count, "ns": one.compute_ns},
+                    "compute_output": {"count": one.count, "ns": 0},
+                }
+                for rows, one in sorted(runs.items())
+            ],
+            "memory_usage": [],
+            "response_stats": {},
+        }
+
+
+def _together(parts: Sequence[Mapping[int, Batches]]) -> dict[int, Batches]:
+    """Add up runs of the same size."""
+    found: dict[int, Batches] = {}
+    for part in parts:
+        for rows, one in part.items():
+            held = found.get(rows, Batches())
+            found[rows] = Batches(
+                held.count + one.count,
+                held.requests + one.requests,
+                held.queue_ns + one.queue_ns,
+                held.compute_ns + one.compute_ns,
+            )
+    return found
+
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_METRICS: tuple[tuple[str, str, Callable[[Counters], int], str], ...] = (
+    (
+        "request_success",
+        "Number of successful inference requests, all batch sizes",
+        lambda counters: counters.answered,
+        "counter",
+    ),
+    (
+        "count",
+        "Number of inferences performed, rows of a batch one by one",
+        lambda counters: counters.inferences,
+        "counter",
+    ),
+    (
+        "exec_count",
+        "Number of model executions performed, a batch as one",
+        lambda counters: sum(runs.count for runs in counters.runs.values()),
+        "counter",
+    ),
+    (
+        "pending_request_count",
+        "Number of requests that wait for execution",
+        lambda counters: counters.waiting,
+        "gauge",
+    ),
+)
+"""Metric of a model, what it is, its value and kind."""
+_TIMES = {
+    "request": ("success", "inference request"),
+    "queue": ("queue", "inference queuing"),
+    "compute_input": ("compute_input", "compute input"),
+    "compute_infer": ("compute_infer", "compute inference"),
+    "compute_output": ("compute_output", "compute output"),
+}
+"""Part of a metric's name -> the duration that it tells, and what it is."""
+
+
+def metrics_text(models: Iterable[tuple[str, str, Counters]]) -> str:
+    """Return the metrics of models and of this machine, as Prometheus reads them.
+
+    They are those of one process: of several that share a port, each answers with its own.
+
+    Args:
+        models: Name, version and counters of each.
+    """
+    counted = [(f'model="{name}",version="{at}"', counters) for name, at, counters in models]
+    lines = list[str]()
+
+    def add(
+        name: str, what: str, samples: Iterable[tuple[str, float]], kind: str = "counter"
+    ) -> None:
+        lines.extend((f"# HELP {name} {what}", f"# TYPE {name} {kind}"))
+        lines.extend(
+            f"{name}{{{labels}}} {value}" if labels else f"{name} {value}"
+            for labels, value in samples
+        )
+
+    for name, what, value, kind in _METRICS:
+        samples = [(labels, value(counters)) for labels, counters in counted]
+        add(f"nv_inference_{name}", what, samples, kind)
+    failures = [
+        (f'{labels},reason="{why}"', counters.failed[why])
+        for labels, counters in counted
+        for why in REASONS
+    ]
+    what = "Number of failed inference requests, all batch sizes"
+    add("nv_inference_request_failure", what, failures)
+    for part, (key, what) in _TIMES.items():
+        times = [(labels, counters.durations()[key][1] // 1000) for labels, counters in counted]
+        name = f"nv_inference_{part}_duration_us"
+        add(name, f"Cumulative {what} duration in microseconds", times)
+    memory = psutil.virtual_memory()
+    for name, what, number in (
+        ("utilization", "CPU utilization rate [0.0 - 1.0]", psutil.cpu_percent(None) / 100),
+        ("memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total),
+        ("memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used),
+    ):
+        add(f"nv_cpu_{name}", what, [("", number)], "gauge")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,450 @@
+"""One version of one model: requests in, answers out, each checked, bounded and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from time import perf_counter_ns
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ortune.bundle.engine.batching import Answered, QueueFull
+from ortune.bundle.engine.call import Call
+from ortune.bundle.engine.inputs import PictureInput
+from ortune.bundle.engine.joining import free
+from ortune.core.errors import BadData, BadModel, OrtuneError
+from ortune.core.facts import TensorSpec
+from ortune.core.hardware.cpus import effective_cpus
+from ortune.serving.protocol import metadata
+from ortune.serving.protocol.check import check
+from ortune.serving.protocol.datatypes import RAW_ONLY, classify, datatype, decoded, known
+from ortune.serving.protocol.inference import Asked, InferRequest, InferResponse, Output
+from ortune.serving.protocol.status import Refused, Status, refused
+from ortune.serving.server.repository.counters import Counters
+
+NOT_READY = "Server not ready"
+FULL = "Exceeds maximum queue size"
+LATE = "Request timeout expired"
+
+
+@dataclass(eq=False, slots=True)
+class Room:
+    """Memory for the data of requests that are not answered yet.
+
+    Attributes:
+        most: Bytes.
+        held: Of them.
+    """
+
+    most: int
+    held: int = 0
+
+    def take(self, size: int) -> None:
+        """Hold so many bytes.
+
+        Raises:
+            Refused: There is no room for them beside others.
+        """
+        if self.held and self.held + size > self.most:
+            raise Refused(FULL, Status.UNAVAILABLE)
+        self.held += size
+
+
+T = TypeVar("T")
+
+
+class Timeouts:
+    """Gives up what takes longer than so many seconds. It belongs to one event loop.
+
+    As `asyncio.timeout`, whose timer for each request costs as much as all else that is done for a
+    small one.
+
+    Args:
+        seconds: 0 for no bound.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._due: dict[asyncio.Task[Any], float] = {}
+        self._late: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def within(self, work: Awaitable[T]) -> T:
+        """Await some work in the current task.
+
+        Raises:
+            TimeoutError: It was cancelled, as its time was over.
+        """
+        task = asyncio.current_task()
+        if not self._seconds or task is None:
+            return await work
+        loop, asked = asyncio.get_running_loop(), task.cancelling()
+        self._due[task] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_later(self._seconds, self._look, loop)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if task in self._late and task.uncancel() <= asked:
+                raise TimeoutError from None
+            raise
+        finally:
+            del self._due[task]
+            self._late.discard(task)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel what is late, and look again when the next one will be."""
+        self._timer, now = None, loop.time()
+        for task, due in self._due.items():
+            if due > now:
+                self._timer = loop.call_at(due, self._look, loop)
+                return
+            if task not in self._late:
+                self._late.add(task)
+                task.cancel()
+
+
+def carried(
+    name: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> tuple[TensorSpec, ...]:
+    """Return the outputs that the protocol can carry: arrays of its datatypes.
+
+    Args:
+        name: Of the model.
+
+    Raises:
+        BadModel: An input is none of these, or no output is.
+    """
+    lost = [spec for spec in inputs if not known(spec.dtype)]
+    kept = tuple(spec for spec in outputs if known(spec.dtype))
+    if lost or not kept:
+        what = f"input '{lost[0].name}' is {lost[0].dtype}" if lost else "no output is an array"
+        raise BadModel(
+            f"{name} cannot be served: {what}",
+            fix="the Open Inference Protocol carries arrays of plain numbers and texts alone",
+        )
+    return kept
+
+
+FORMATS = ("JPEG", "PNG")
+MOST_PIXELS = 1 << 26
+"""A picture of more is refused before it is unpacked: a few kB of PNG may claim any size."""
+
+
+class Decoder:
+    """Turns pictures into tensors while the event loop goes on.
+
+    Args:
+        most: Pictures that may wait to be read; more are refused.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._waiting = most, 0
+        self._threads = ThreadPoolExecutor(min(4, effective_cpus()), "ortune pictures")
+
+    async def tensors(self, taker: PictureInput, body: bytes) -> Mapping[str, NDArray[Any]]:
+        """Return the inputs that a picture stands for.
+
+        Raises:
+            BadData: It is no JPEG or PNG, too large, or damaged.
+            Refused: Too many wait.
+        """
+        if self._waiting >= self._most:
+            raise Refused(FULL, Status.UNAVAILABLE)
+        self._waiting += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, _tensors, taker, body)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """End the threads behind what they read."""
+        self._threads.shutdown(wait=False)
+
+
+def _tensors(taker: PictureInput, body: bytes) -> Mapping[str, NDArray[Any]]:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise Refused(
+            "this server reads no pictures", Status.UNSUPPORTED, "pip install 'ortune[images]'"
+        ) from None
+    try:
+        with Image.open(io.BytesIO(body), formats=FORMATS) as picture:
+            wide, high = picture.size
+            if wide * high > MOST_PIXELS:
+                raise BadData(
+                    f"the picture has {wide}x{high} pixels, and {MOST_PIXELS} are the most",
+                    fix="make it smaller before it is sent",
+                )
+            return taker.tensors({taker.taken.spec.name: picture})
+    except OrtuneError:
+        raise
+    except Exception:  # whatever Pillow raises of a broken file
+        raise BadData("the body is no JPEG or PNG", fix="send a file of one of these") from None
+
+
+PLATFORM = "onnxruntime_onnx"
+"""Triton's word for what computes ONNX files."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server lets in.
+
+    Attributes:
+        max_queue: Requests that wait for one model at most.
+        timeout_s: Seconds after which a request that names no time-out of its own is given up; 0
+            for none.
+        max_body: Bytes of a request at most, also when they are unpacked.
+        max_held: Bytes of all requests that are not answered yet at most; one alone may have more.
+    """
+
+    max_queue: int = 1024
+    timeout_s: float = 60.0
+    max_body: int = 64 << 20
+    max_held: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred(InferResponse):
+    """An answer with what it took.
+
+    Attributes:
+        rows: Of the request.
+        queue_ns: What it waited.
+        infer_ns: What its run took.
+    """
+
+    rows: int = 1
+    queue_ns: int = 0
+    infer_ns: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Around:
+    """What the models of a server share.
+
+    Attributes:
+        limits: What is let in.
+        room: Memory for the data of requests.
+        timeouts: Bound what takes long and names no bound itself.
+        decoder: Reads pictures.
+        current: Which model answers to a name and version now.
+        versions: Versions of a name that are served now.
+    """
+
+    limits: Limits
+    room: Room
+    timeouts: Timeouts
+    decoder: Decoder
+    current: Callable[[str, str], Served]
+    versions: Callable[[str], Sequence[str]]
+
+
+class Served:
+    """One version of one model, behind the protocol. All of it belongs to one event loop.
+
+    Attributes:
+        name: Of the model.
+        version: A number in digits.
+        inputs: What the model takes.
+        outputs: Those of what it gives that the protocol can carry.
+        max_batch: Rows of a request at most; 0 where the first dimension is no batch, or the
+            engine joins nothing: then requests have as many rows as they like.
+        counters: What became of its requests.
+        call: The engine's model.
+        running: Requests that are not answered yet.
+    """
+
+    def __init__(
+        self, name: str, version: str, call: Call, counters: Counters, around: Around
+    ) -> None:
+        """Serve an engine's model.
+
+        Raises:
+            BadModel: It has an input, or nothing but outputs, that the protocol cannot carry.
+        """
+        self.name, self.version, self.call, self.counters = name, version, call, counters
+        self.inputs = call.signature.inputs
+        self.outputs = carried(name, call.signature.inputs, call.signature.outputs)
+        joined = free(call.signature) and call.serving.max_batch > 1
+        self.max_batch = call.serving.max_batch if joined else 0
+        self._around = around
+        self._all = tuple(Asked(spec.name) for spec in self.outputs)
+        self._datatypes = {spec.name: datatype(spec.dtype) for spec in self.outputs}
+        self._raw_only = not RAW_ONLY.isdisjoint(self._datatypes.values())
+        self._described = tuple(
+            [replace(one, shape=(None,)) if one.shape is None else one for one in specs]
+            for specs in (self.inputs, self.outputs)
+        )  # one free dimension where the rank is not known
+        self._texts = tuple(spec.name for spec in self.inputs if spec.dtype == "str")
+        self.running = 0
+        self._stopped = self._closed = False
+        self._idle = asyncio.Event()
+
+    async def infer(self, request: InferRequest) -> Inferred:
+        """Answer one request.
+
+        Raises:
+            Refused: It does not fit the model, too many wait, it ran out of time, the server
+                stops, or the model failed.
+        """
+        if (other := self._successor()) is not None:
+            return await other.infer(request)
+        began, computing, size = perf_counter_ns(), False, 0
+        self.running += 1
+        try:
+            # Refuse what the model cannot take, before it waits.
+            if self._stopped or self._closed:
+                raise Refused(NOT_READY, Status.UNAVAILABLE)
+            check(
+                request,
+                self.inputs,
+                max_batch=self.max_batch,
+                model=self.name,
+                outputs=self.outputs if request.outputs or self._raw_only else (),
+            )
+            self._around.room.take(arrived := sum(one.nbytes for one in request.inputs.values()))
+            size = arrived
+            feeds = self._feeds(request.inputs)
+            computing = True
+            found = await self._answered(feeds, request.timeout_us / 1e6)
+            chosen = request.outputs or self._all
+            outputs = [await self._output(one, found.outputs[one.name]) for one in chosen]
+        except BaseException as error:
+            self._refuse(error, began, computing=computing)
+        else:
+            rows = len(feeds[self.inputs[0].name]) if self.max_batch else 1
+            self.counters.count(rows, began, found, perf_counter_ns())
+            waited, took = found.started_ns - found.queued_ns, found.ended_ns - found.started_ns
+            return Inferred(self.name, self.version, request.id, outputs, {}, rows, waited, took)
+        finally:
+            self._around.room.held -= size
+            self.running -= 1
+            if not self.running:
+                self._idle.set()
+
+    async def infer_picture(self, body: bytes, id: str = "") -> Inferred:
+        """Answer one JPEG or PNG, prepared as the model's bundle says.
+
+        Raises:
+            Refused: The model takes no pictures, it is none, or as for `infer`.
+        """
+        if (other := self._successor()) is not None:
+            return await other.infer_picture(body, id)
+        taker = self.call.pictures
+        if taker is None:
+            raise Refused(
+                f"model '{self.name}' does not know how pictures become its input",
+                Status.UNSUPPORTED,
+                "send tensors, or pack the bundle with --preprocess",
+            )
+        began = perf_counter_ns()
+        try:
+            inputs = await self._around.decoder.tensors(taker, body)
+        except BaseException as error:
+            self._refuse(error, began)
+        return await self.infer(InferRequest(inputs, id=id))
+
+    # --- what it says of itself -------------------------------------------------------------
+
+    def metadata(self) -> dict[str, Any]:
+        """Return name, versions, inputs and outputs."""
+        versions = self._around.versions(self.name)
+        return metadata.model_metadata(self.name, versions, PLATFORM, *self._described)
+
+    def config(self) -> dict[str, Any]:
+        """Return how it is served."""
+        how = self.call.serving
+        return metadata.model_config(
+            self.name,
+            PLATFORM,
+            *self._described,
+            max_batch=self.max_batch,
+            instances=how.groups,
+            delay_us=how.max_delay_us,
+            preferred=how.preferred,
+        )
+
+    def statistics(self) -> dict[str, Any]:
+        """Return its entry of ``model_stats``."""
+        return self.counters.statistics(self.name, self.version)
+
+    # --- its end ----------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Refuse requests from now on; those that run are answered."""
+        self._stopped = True
+
+    async def close(self) -> None:
+        """Return when no request runs; those that come later are another one's."""
+        while self.running:
+            self._idle.clear()
+            await self._idle.wait()
+        self._closed = True
+
+    # --- one request ------------------------------------------------------------------------
+
+    def _successor(self) -> Served | None:
+        """Return what answers in the place of a model that is closed."""
+        if not self._closed:
+            return None
+        found = self._around.current(self.name, self.version)
+        return None if found is self else found
+
+    def _feeds(self, inputs: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """Return the inputs with texts in the place of bytes, which the runtimes take."""
+        if not self._texts:
+            return inputs
+        texts = dict[str, NDArray[Any]]()
+        for name in self._texts:
+            array = np.empty(inputs[name].shape, object)
+            array.ravel()[:] = decoded(inputs[name], f"input '{name}'", "send texts alone")
+            texts[name] = array
+        return {**inputs, **texts}
+
+    async def _answered(self, feeds: Mapping[str, NDArray[Any]], seconds: float) -> Answered:
+        """Have a request computed, within its time or not at all: then it leaves the queue."""
+        work = self.call.answered(**feeds)
+        try:
+            if not seconds:
+                return await self._around.timeouts.within(work)
+            async with asyncio.timeout(seconds):
+                return await work
+        except QueueFull:
+            raise Refused(FULL, Status.UNAVAILABLE) from None
+        except TimeoutError:
+            raise Refused(LATE, Status.TIMED_OUT) from None
+
+    def _refuse(self, error: BaseException, began: int, *, computing: bool = False) -> NoReturn:
+        """Count a request without an answer, and raise what its client is told.
+
+        Args:
+            began: When it arrived.
+            computing: It was let in: what is raised then is the model's.
+        """
+        took = perf_counter_ns() - began
+        if isinstance(error, Refused):
+            self.counters.refuse(error.status, took)
+            raise error
+        if not isinstance(error, Exception):
+            self.counters.refuse(Status.CANCELLED, took)
+            raise error
+        told = refused(error)
+        self.counters.refuse(told.status, took, computed=computing)
+        raise told from error
+
+    async def _output(self, asked: Asked, array: NDArray[Any]) -> Output:
+        """Return an output as it is, or its classes: sorting them must not hold up the loop."""
+        if not asked.classes:
+            return Output(asked.name, self._datatypes[asked.name], array)
+        batched = self.max_batch > 0
+        found = await asyncio.to_thread(classify, array, asked.classes, batched=batched)
+        return Output(asked.name, "BYTES", found)

@@ -1,0 +1,132 @@
+"""Where served models come from: a file, or a folder with a folder for each version."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import TypeAlias
+
+from ortune.bundle.engine import archive
+from ortune.bundle.engine.external import locations
+from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.wording import count
+from ortune.graph.io.protobuf import Malformed
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+"""Names of models: they stand in URLs, metrics and logs as they are."""
+ONLY = "1"
+"""The version of what has no folder of versions."""
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
+_SUFFIXES = (".ortune", ".onnx")
+
+_Look: TypeAlias = tuple[str, int, int, int]
+State: TypeAlias = tuple[_Look, ...]
+"""Path, inode, time of change and bytes of the files that hold one version."""
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """One file or folder that is served.
+
+    Attributes:
+        name: What its model is called; several models of one bundle are NAME.MODEL.
+        path: A bundle, a plain model, or a folder of folders 1, 2, ... with one of them each.
+    """
+
+    name: str
+    path: Path
+
+    def files(self) -> dict[str, Path]:
+        """Return version -> file, the lowest version first.
+
+        Raises:
+            BadSettings: There is none, or a version has no file or several.
+        """
+        if not self.path.is_dir():
+            if not self.path.is_file():
+                raise BadSettings(f"there is no file {self.path}", fix="name a bundle or a model")
+            return {ONLY: self.path}
+        found = {}
+        for folder in sorted(self.path.iterdir(), key=lambda one: (len(one.name), one.name)):
+            if folder.is_dir() and _VERSION.fullmatch(folder.name):
+                files = [file for file in folder.iterdir() if file.name.endswith(_SUFFIXES)]
+                if len(files) != 1:
+                    raise BadSettings(
+                        f"{folder} holds {count(len(files), 'model')}, and a version is one",
+                        fix="leave one .ortune or .onnx file in it",
+                    )
+                found[folder.name] = files[0]
+        if not found:
+            raise BadSettings(
+                f"{self.path} has no version in it",
+                fix=f"put the file into {self.path.name}/1/",
+            )
+        return found
+
+
+def find(given: Iterable[str | Path]) -> list[ModelSource]:
+    """Return the sources that a caller names: ``PATH``, or ``NAME=PATH``.
+
+    Raises:
+        BadSettings: A name is none that a URL takes, or stands for two paths.
+    """
+    found: dict[str, ModelSource] = {}
+    for one in map(str, given):
+        name, _, path = ("", "", one) if Path(one).exists() else one.rpartition("=")
+        if not name:
+            file = Path(os.path.abspath(path))  # noqa: PTH100 (a link keeps its own name)
+            name = file.stem if file.name.endswith(_SUFFIXES) else file.name
+        source = ModelSource(name, Path(path))
+        if not NAME.fullmatch(source.name):
+            raise BadSettings(
+                f"a model cannot be served as '{source.name}'",
+                fix=f"name it with letters, digits, '.', '_', '-': net={path}",
+            )
+        if source.name in found:
+            raise BadSettings(
+                f"two models would be served as '{source.name}'", fix=f"name one: other={path}"
+            )
+        source.files()
+        found[source.name] = source
+    return list(found.values())
+
+
+def state(path: Path) -> State:
+    """Return what changes when a model is replaced: also files of weights beside a plain one."""
+    own = _look(path)
+    return (own, *map(_look, _beside(path, own)))
+
+
+def states(source: ModelSource) -> dict[str, State]:
+    """Return version -> state; nothing where the source cannot be read."""
+    with suppress(OSError, BadSettings):
+        return {version: state(path) for version, path in source.files().items()}
+    return {}
+
+
+def _look(path: Path) -> _Look:
+    with suppress(OSError, ValueError):  # a name may hold a null
+        seen = path.stat()
+        return str(path), seen.st_ino, seen.st_mtime_ns, seen.st_size
+    return str(path), 0, 0, 0
+
+
+@lru_cache(maxsize=256)
+def _beside(path: Path, seen: _Look) -> tuple[Path, ...]:
+    """Return the files of weights that a plain model names.
+
+    Args:
+        seen: Of the model: a file that did not change is not read again.
+    """
+    with suppress(OSError, ValueError, OrtuneError, Malformed):
+        if archive.is_bundle(path):
+            return ()
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            return tuple(path.parent / name for name in sorted(set(locations(data))))
+    return ()

@@ -1,0 +1,198 @@
+"""One process that serves: both front ends in one loop, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import os
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ortune.bundle.engine import archive
+from ortune.bundle.engine.engine import Engine
+from ortune.bundle.engine.load import load
+from ortune.core.wording import count
+from ortune.serving.server.grpc.server import GrpcServer
+from ortune.serving.server.http.app import App
+from ortune.serving.server.http.server import HttpServer
+from ortune.serving.server.listeners import Listeners
+from ortune.serving.server.logs import Journal
+from ortune.serving.server.repository.repository import Repository, watch
+from ortune.serving.server.repository.served import Limits
+from ortune.serving.server.repository.sources import find
+from ortune.serving.server.settings import Listening, Ready, Serve
+from ortune.serving.server.signals import handle_signals
+
+End: TypeAlias = Callable[[], Awaitable[Any]]
+
+_FILES = 65536
+"""Open files, where the system allows so many: every client is one."""
+_GRACE_S = 1.0
+"""Seconds for front ends to give up what was not answered in time."""
+_LOOK_S = 0.01
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Numbers of `mallopt`'s parameters, from glibc's malloc.h."""
+
+
+def make_repository(asked: Serve, journal: Journal) -> Repository:
+    """Return the models that were asked for; they are not loaded yet.
+
+    Raises:
+        BadSettings: A path is none, or two models have one name.
+    """
+
+    def open_file(path: Path) -> Engine:
+        ops = asked.allow_custom_ops if archive.is_bundle(path) else asked.custom_ops or False
+        return load(
+            path,
+            on=asked.on,
+            instances=asked.instances,
+            custom_ops=ops,
+            max_batch=asked.max_batch,
+            max_delay_us=asked.max_delay_us,
+            preferred=asked.preferred,
+            max_queue=asked.max_queue,
+            require_signature=asked.require_signature,
+        )
+
+    def note(text: str) -> None:
+        if repository.ready:  # before that, what is wrong is raised
+            journal.event("warning", text)
+
+    limits = Limits(
+        max_queue=asked.max_queue or Limits.max_queue,
+        timeout_s=asked.timeout,
+        max_body=asked.max_body or Limits.max_body,
+    )
+    repository = Repository(
+        find(asked.names), open_file, explicit=asked.explicit, limits=limits, note=note
+    )
+    return repository
+
+
+def serve_here(asked: Serve, listeners: Listeners, journal: Journal, ready: Ready) -> int:
+    """Serve in this process until it is told to end.
+
+    Returns:
+        Requests that were not answered within the time for it.
+
+    Raises:
+        OrtuneError: A model cannot be opened.
+        KeyboardInterrupt: It was told to end twice.
+    """
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    # glibc keeps what requests free, unless a variable says otherwise; see serving-grpc.
+    if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        with suppress(AttributeError, OSError, TypeError):  # not glibc; no such library; Windows
+            mallopt = ctypes.CDLL(None).mallopt
+            mallopt(_MMAP_THRESHOLD, 32 << 20)
+            mallopt(_TRIM_THRESHOLD, 256 << 20)
+    new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
+    with suppress(ImportError):
+        from uvloop import new_event_loop as new_loop
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        left = runner.run(_OneProcess(asked, listeners, journal, ready).serve())
+    if left is None:
+        raise KeyboardInterrupt
+    return left
+
+
+class _OneProcess:
+    """What serves in one loop."""
+
+    def __init__(self, asked: Serve, listeners: Listeners, journal: Journal, ready: Ready) -> None:
+        self._asked, self._listeners, self._journal, self._ready = asked, listeners, journal, ready
+        self._stop = asyncio.Event()
+        self._background: set[asyncio.Task[Any]] = set()
+
+    async def serve(self) -> int | None:
+        """Return the requests that were left; None where it was told to end twice."""
+        repository = make_repository(self._asked, self._journal)
+        try:
+            with handle_signals(self._stop.set):
+                return await self._serve(repository)
+        except asyncio.CancelledError:
+            return None
+        finally:
+            await repository.drain(_GRACE_S)
+
+    async def _serve(self, repository: Repository) -> int:
+        if not await self._unless_stopped(repository.start()):
+            return 0
+        gc.collect()
+        gc.freeze()  # what is loaded stays: later collections pass it over
+        ends = await self._open(repository)
+        if self._asked.watch:
+            self._background.add(asyncio.create_task(watch(repository)))
+        self._ready(
+            Listening(
+                http=self._listeners.url,
+                grpc=None if self._listeners.grpc is None else str(self._listeners.grpc),
+                models=list(dict.fromkeys(one.name for one in repository.models())),
+                pids=[os.getpid()],
+            )
+        )
+        await self._stop.wait()
+        # Take no new requests, answer those that were accepted, close the models.
+        self._journal.event("info", f"ending: accepted requests have {self._asked.drain:g} s")
+        for task in self._background:
+            task.cancel()
+        ending = asyncio.gather(*(end() for end in ends))
+        await asyncio.wait({ending}, timeout=self._asked.drain)
+        late = 0 if ending.done() else sum(one.running for one in repository.models())
+        await ending
+        left = late or await repository.drain(_GRACE_S)
+        if left:
+            self._journal.event("error", f"ended: {count(left, 'request')} got no answer in time")
+        else:
+            self._journal.event("info", "ended: every accepted request was answered")
+        return left
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do some work unless the end comes first; return whether it was done."""
+        task, stopped = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if task.done():
+            await task
+            return True
+        task.cancel()
+        await asyncio.wait({task})
+        return False
+
+    async def _open(self, repository: Repository) -> list[End]:
+        """Open the front ends; return what ends each of them."""
+        listeners, ends = self._listeners, list[End]()
+        if listeners.grpc is not None:
+            server = GrpcServer(
+                repository,
+                listeners.access,
+                self._journal,
+                listeners.certificate,
+                str(listeners.grpc),
+            )
+            await server.start()
+            ends.append(lambda: server.stop(self._asked.drain + _GRACE_S))
+        if listeners.http is not None:
+            app = App(repository, listeners.access, self._journal)
+            http = HttpServer(app, listeners.certificate, self._asked.drain + _GRACE_S)
+            task = asyncio.create_task(http.serve([listeners.http.bind()]))
+            while not http.started and not task.done():
+                await asyncio.sleep(_LOOK_S)
+            task.add_done_callback(lambda _: self._stop.set())
+
+            async def end_http() -> None:
+                http.should_exit = True
+                await task
+
+            ends.append(end_http)
+        return ends

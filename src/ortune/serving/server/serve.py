@@ -1,0 +1,70 @@
+"""Serve models, in this process or in several: the verb."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from importlib.util import find_spec
+
+from ortune.core.errors import BadSettings, OrtuneError
+from ortune.core.request import verb
+from ortune.serving.server.settings import Listening, Ready, Serve
+
+_NEEDED = ("uvicorn", "httptools", "grpc", "google.protobuf", "orjson")
+
+
+def run(asked: Serve) -> None:
+    """Serve until told to end; what there is to say goes to stderr."""
+    carry_out(asked, None)
+
+
+def carry_out(asked: Serve, ready: Ready | None) -> int:
+    """Serve until told to end.
+
+    Args:
+        ready: Is told when requests are taken; the log is without it.
+
+    Returns:
+        How many did not get an answer in time: requests, or processes that had such.
+
+    Raises:
+        OrtuneError: A package of extra ``serve``, a port or a model is not to be had.
+        KeyboardInterrupt: It was told to end twice.
+    """
+    missing = []
+    for name in _NEEDED:
+        try:
+            found = find_spec(name)
+        except ModuleNotFoundError:  # the package around it
+            found = None
+        if found is None:
+            missing.append(name)
+    if missing:
+        raise OrtuneError(f"serving needs {', '.join(missing)}", fix="pip install 'ortune[serve]'")
+    if asked.explicit and asked.processes > 1:
+        raise BadSettings(
+            "--explicit with --processes: what a client loads would be in one process alone",
+            fix="leave one of both out; --watch loads changed files in all of them",
+        )
+    from ortune.serving.server.listeners import reserve_listeners
+    from ortune.serving.server.logs import open_journal
+    from ortune.serving.server.tracing import make_spans
+
+    several = asked.processes > 1
+    with ExitStack() as stack:
+        observer = None if several else make_spans(asked.trace)
+        journal = stack.enter_context(open_journal(asked, observer))
+
+        def log(listening: Listening) -> None:
+            journal.event("info", str(listening))
+
+        listeners = reserve_listeners(asked, lambda text: journal.event("warning", text), stack)
+        if several:
+            from ortune.serving.server.processes import serve_in_processes
+
+            return serve_in_processes(asked, listeners, journal, ready or log)
+        from ortune.serving.server.run import serve_here
+
+        return serve_here(asked, listeners, journal, ready or log)
+
+
+serve = verb(Serve, run)

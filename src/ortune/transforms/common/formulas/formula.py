@@ -1,0 +1,285 @@
+"""Match formulas written in primitive operators and replace them by one node."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import ArrayLike
+
+from ortune.core.backend import Backend
+from ortune.graph.ir import prune
+from ortune.graph.ir.edit import Attributes, Editor, refuse
+from ortune.graph.ir.match import enclosed, maker, nodes_of, number, other, reader, scalar_for
+from ortune.graph.ir.qdq import MICROSOFT
+from ortune.graph.ir.replace import forward
+from ortune.graph.shapes.infer import infer
+
+_DEEPEST = 8
+_TOLERANCE = 2e-5
+"""Relative; exporters round constants such as 0.7978845608 at the sixth digit."""
+
+READ_ELSEWHERE = "a part of it is read elsewhere"
+INCOMPLETE = "a part of it is read elsewhere, or the formula goes on in another way"
+WIDENS = "a constant in it has a higher rank than its input"
+NO_KERNEL = "float16, bfloat16 and float64 would be computed otherwise"
+
+
+@dataclass(frozen=True)
+class FactoredProduct:
+    """scale x factors[0] x factors[1] ..., and the nodes that compute it.
+
+    Attributes:
+        factors: A value of a power comes once for each exponent.
+    """
+
+    scale: float
+    factors: tuple[ir.Value, ...]
+    nodes: tuple[ir.Node, ...] = ()
+
+    def times(self, more: FactoredProduct, *nodes: ir.Node) -> FactoredProduct:
+        """Multiply two products; `nodes` are those that do so."""
+        parts = (*self.nodes, *more.nodes, *nodes)
+        return FactoredProduct(self.scale * more.scale, self.factors + more.factors, parts)
+
+    def over(self, divisor: float, *nodes: ir.Node) -> FactoredProduct:
+        """Divide by a constant."""
+        return FactoredProduct(self.scale / divisor, self.factors, (*self.nodes, *nodes))
+
+    def equals(self, scale: float, factors: Sequence[ir.Value]) -> bool:
+        """Say whether it is this product, whatever the order; rounded constants count as equal."""
+        if len(factors) != len(self.factors) or not close(self.scale, scale):
+            return False
+        return sorted(map(id, factors)) == sorted(map(id, self.factors))
+
+
+def close(found: float, wanted: float) -> bool:
+    """Say whether a constant is meant."""
+    return math.isclose(found, wanted, rel_tol=_TOLERANCE)
+
+
+def product(value: ir.Value, stops: Iterable[ir.Value], depth: int = _DEEPEST) -> FactoredProduct:
+    """Take a value apart through Mul, Div by a constant, and Pow with a small whole exponent.
+
+    Args:
+        value: Any value; what cannot be taken apart is a factor itself.
+        stops: Values that are factors as they are.
+        depth: How many nodes deep to go.
+    """
+    ends = list(stops)
+    constant = number(value)
+    if constant is not None:
+        return FactoredProduct(constant, ())
+    whole = FactoredProduct(1.0, (value,))
+    node = maker(value, "Mul", "Div", "Pow") if depth and value not in ends else None
+    if node is None or len(node.inputs) != 2:
+        return whole
+    one, two = node.inputs
+    if one is None or two is None:
+        return whole
+    if node.op_type == "Mul":
+        left, right = (product(v, ends, depth - 1) for v in (one, two))
+        return left.times(right, node)
+    given = number(two)
+    if node.op_type == "Div":
+        return product(one, ends, depth - 1).over(given, node) if given else whole
+    if given not in (2.0, 3.0):
+        return whole
+    base = product(one, ends, depth - 1)
+    result = FactoredProduct(1.0, ())
+    for _ in range(int(given)):
+        result = result.times(FactoredProduct(base.scale, base.factors))
+    return FactoredProduct(result.scale, result.factors, (*base.nodes, node))
+
+
+def climb(value: ir.Value, scale: float, factors: Sequence[ir.Value]) -> FactoredProduct | None:
+    """Follow the only readers of a value until it has been multiplied by all that is wanted.
+
+    Returns:
+        What it was multiplied by; the last of its nodes makes the whole product.
+    """
+    found = FactoredProduct(1.0, ())
+    for _ in range(len(factors) + 2):
+        node = reader(value, "Mul", "Div")
+        rest = other(node, value) if node is not None else None
+        if node is None or rest is None or rest is value:
+            return None
+        if node.op_type == "Mul":
+            found = found.times(product(rest, factors), node)
+        else:
+            divisor = number(rest)
+            if not divisor or node.inputs[0] is not value:
+                return None
+            found = found.over(divisor, node)
+        if found.equals(scale, factors):
+            return found
+        value = node.outputs[0]
+    return None
+
+
+Attempt: TypeAlias = Callable[[ir.Model, ir.Node, Editor], int | str]
+"""Rewrites around a node: returns how many were, or why it is left alone."""
+
+
+def at_each(model: ir.Model, attempt: Attempt, *ops: str, since: int = 0) -> int:
+    """Infer shapes, try a rewrite at every node of these operators, and drop what is dead.
+
+    Args:
+        since: Opset before which nothing is done.
+
+    Returns:
+        How many were rewritten.
+    """
+    if model.opset_imports.get("", 0) < since:
+        return 0
+    infer(model)
+    editor = Editor(model.graph)
+    count = 0
+    for node in nodes_of(model, *ops):
+        made = attempt(model, node, editor)
+        if isinstance(made, str):
+            refuse(model, node, made)
+        else:
+            count += made
+    if count:
+        prune.drop_dead(model)
+    return count
+
+
+def at_each_foreign(model: ir.Model, attempt: Attempt, *ops: str) -> int:
+    """Like `at_each`, for a rewrite that puts in operators of onnxruntime's own."""
+    count = at_each(model, attempt, *ops)
+    if count:
+        model.opset_imports.setdefault(MICROSOFT, 1)
+    return count
+
+
+def beyond_cpu(backend: Backend) -> bool:
+    """Say whether a backend has onnxruntime's own operators and is not its CPU provider."""
+    return MICROSOFT in backend.domains and backend.name() != "cpu"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A formula that was found.
+
+    Attributes:
+        inputs: What the new node reads.
+        nodes: All that compute the formula.
+        last: The one of them whose output is the result.
+    """
+
+    inputs: tuple[ir.Value | None, ...]
+    nodes: frozenset[ir.Node]
+    last: ir.Node
+
+
+def keeps_shape(nodes: frozenset[ir.Node], x: ir.Value) -> bool:
+    """Say whether no constant of one element in a formula of `x` alone gives it a higher rank."""
+    read = {value for node in nodes for value in node.inputs if value is not None}
+    outer = [value for value in read if value.producer() not in nodes and value is not x]
+    return all(scalar_for(value, x) or number(value) is None for value in outer)
+
+
+def put(
+    model: ir.Model,
+    editor: Editor,
+    site: Site,
+    op: str,
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    domain: str = "",
+    outputs: int = 1,
+) -> int:
+    """Let one node take the place of a formula; 1 when it did, else 0 and a refusal.
+
+    Only where nothing outside reads a part of it. The first of `outputs` is the result.
+    """
+    last = site.last
+    if not enclosed(site.nodes, last) or last.graph is None:
+        refuse(model, last, READ_ELSEWHERE)
+        return 0
+    stem = f"{last.name}_{op.lower()}"
+    made = editor.node(op, site.inputs, attributes, name=stem, domain=domain, outputs=outputs)
+    old, new = last.outputs[0], made.outputs[0]
+    new.type, new.shape = old.type, old.shape
+    last.graph.insert_before(last, made)
+    forward(old, new)
+    return 1
+
+
+def put_gated(
+    model: ir.Model,
+    editor: Editor,
+    site: Site,
+    op: str,
+    attributes: Mapping[str, Any] | None = None,
+) -> int:
+    """Let ``x op(x)``, with x the only input, take the place of a formula, as `put` does."""
+    x, graph = site.inputs[0], site.last.graph
+    if x is None or graph is None:
+        return 0
+    gate = editor.node(op, [x], attributes, name=f"{site.last.name}_{op.lower()}")
+    gate.outputs[0].type, gate.outputs[0].shape = x.type, x.shape
+    graph.insert_before(site.last, gate)
+    if put(model, editor, Site((x, gate.outputs[0]), site.nodes, site.last), "Mul"):
+        return 1
+    graph.remove(gate, safe=True)
+    return 0
+
+
+def of_one(model: ir.Model, site: Site, types: Iterable[ir.DataType]) -> bool:
+    """Say whether an element-wise formula of one value may become a node; refuse if not."""
+    x = site.inputs[0]
+    if x is None or x.dtype is None:
+        return False
+    if x.dtype not in types:
+        refuse(model, site.last, NO_KERNEL)
+        return False
+    if not keeps_shape(site.nodes, x):
+        refuse(model, site.last, WIDENS)
+        return False
+    return True
+
+
+class Chain:
+    """Collects nodes that read each other, named after what they are made for.
+
+    Attributes:
+        nodes: In order, in no graph yet.
+    """
+
+    def __init__(self, editor: Editor, stem: str) -> None:
+        self.nodes: list[ir.Node] = []
+        self.editor, self._stem = editor, stem
+
+    def add(
+        self, op: str, *inputs: ir.Value | None, attributes: Attributes | None = None
+    ) -> ir.Value:
+        """Add a node and return its only output."""
+        return self.several(op, *inputs, attributes=attributes)[0]
+
+    def several(
+        self,
+        op: str,
+        *inputs: ir.Value | None,
+        attributes: Attributes | None = None,
+        outputs: int = 1,
+    ) -> Sequence[ir.Value]:
+        """Add a node and return its outputs."""
+        name = f"{self._stem}_{op}"
+        node = self.editor.node(op, inputs, attributes, name=name, outputs=outputs)
+        self.nodes.append(node)
+        return node.outputs
+
+    def constant(self, label: str, array: ArrayLike, dtype: Any = np.int64) -> ir.Value:
+        """Add a constant."""
+        return self.editor.constant(f"{self._stem}_{label}", np.asarray(array, dtype))
+
+    def cast(self, value: ir.Value, to: ir.DataType) -> ir.Value:
+        """Add a Cast."""
+        return self.add("Cast", value, attributes={"to": to.value})

@@ -1,0 +1,220 @@
+"""Raise the version of the default domain, node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+import onnx_ir as ir
+from onnx import version_converter
+
+from ortune.core.errors import BadModel, Refused, gist
+from ortune.graph.io import names
+from ortune.graph.ir import edit
+from ortune.graph.ir.replace import forward
+from ortune.graph.ir.uses import is_read
+from ortune.graph.shapes.infer import infer
+
+_SMALL = 4096
+"""Elements of a constant that an adapter may want to look at: axes, pads, scales."""
+
+
+def raise_to(model: ir.Model, version: int) -> int:
+    """Rewrite the nodes whose operator has changed, set the version, return how many changed.
+
+    Each such node is converted by onnx's own adapters in a model of its own, so weights, names,
+    metadata and operators of other domains are not touched. Local functions are inlined first.
+
+    Raises:
+        BadModel: An operator has no way from its version to the new one.
+        Refused: `version` is unknown.
+    """
+    old = model.opset_imports.get("", 0)
+    newest = onnx.defs.onnx_opset_version()
+    if version > newest:
+        raise Refused(f"there is no opset {version}", fix=f"give at most {newest}")
+    if old >= version or "" not in model.opset_imports:
+        return 0
+    edit.inline(model)
+    infer(model)
+    nodes = [node for node in edit.every_node(model) if _concerned(node, old, version)]
+    parts = [isolate(node, f"n{index}") for index, node in enumerate(nodes)]
+    count = 0
+    for node, before, after in zip(
+        nodes, parts, _converted(nodes, parts, old, version), strict=True
+    ):
+        if len(after.node) != 1 or not _equal(after.node[0], before.node[0]):
+            splice(node, ir.serde.deserialize_graph(after), before)
+            count += 1
+    # A mask that nothing reads may be of the type it has since opset 10, whatever is declared.
+    for node in edit.every_node(model):
+        if node.op_type == "Dropout" and not node.domain:
+            for mask in node.outputs[1:]:
+                if not is_read(mask):
+                    mask.type = ir.TensorType(ir.DataType.BOOL)
+    if old < 7 <= version:
+        _spread_slopes(model, old, version)
+    model.opset_imports[""] = version
+    names.unique(model)
+    return count
+
+
+def _spread_slopes(model: ir.Model, old: int, new: int) -> None:
+    """A PRelu's slope of one axis was one a channel before opset 7; since it is broadcast."""
+    editor = edit.Editor(model.graph)
+    for node in edit.every_node(model):
+        if node.op_type != "PRelu" or node.domain or len(node.inputs) < 2:
+            continue
+        x, slope = node.inputs[:2]
+        held = edit.const_array(slope)
+        if held is None or held.ndim != 1 or held.size == 1 or x is None or slope is None:
+            continue
+        if x.shape is None:
+            raise _no_way(node, old, new, "the rank of its input is not known")
+        if x.shape.rank() > 2:
+            spread = held.reshape(-1, *[1] * (x.shape.rank() - 2))
+            node.replace_input_with(1, editor.constant(f"{slope.name}_spread", spread))
+
+
+def _changed(op: str, old: int, new: int) -> bool:
+    try:
+        before, after = (onnx.defs.get_schema(op, v).since_version for v in (old, new))
+    except onnx.defs.SchemaError:
+        return True
+    return before != after
+
+
+def _concerned(node: ir.Node, old: int, new: int) -> bool:
+    if node.domain or not _changed(node.op_type, old, new):
+        return False
+    if any(a.type in _GRAPHS for a in node.attributes.values() if not a.is_ref()):
+        if node.op_type == "Scan" and old < 9:
+            raise _no_way(node, old, new, "its inputs had a batch axis")
+        return False  # all later versions only allow more types
+    return True
+
+
+def _converted(
+    nodes: Sequence[ir.Node], parts: Sequence[onnx.GraphProto], old: int, new: int
+) -> list[onnx.GraphProto]:
+    """Convert graphs of one node each: in one go, as the converter takes 10 ms to start."""
+    together = onnx.GraphProto(name="all")
+    for part in parts:
+        together.MergeFrom(part)
+    together.name = "all"
+    try:
+        whole = _call(together, old, new)
+        makers = {name: i for i, node in enumerate(whole.node) for name in node.output if name}
+        held = {tensor.name: tensor for tensor in whole.initializer}
+        found = []
+        for part in parts:
+            picked: set[int] = set()
+            read: set[str] = set()
+            todo = [value.name for value in part.output]
+            while todo:
+                name = todo.pop()
+                read.add(name)
+                index = makers.get(name)
+                if index is not None and index not in picked:
+                    picked.add(index)
+                    todo += whole.node[index].input
+            cut = onnx.GraphProto(name="one", input=part.input, output=part.output)
+            cut.node.extend(whole.node[index] for index in sorted(picked))
+            cut.initializer.extend(held[name] for name in sorted(read) if name in held)
+            found.append(cut)
+        return found
+    except Exception:  # the converter raises what its C++ code happens to; see who is to blame
+        for node, part in zip(nodes, parts, strict=True):
+            try:
+                _call(part, old, new)
+            except Exception as error:
+                raise _no_way(node, old, new, gist(error)) from error
+        raise
+
+
+def _call(graph: onnx.GraphProto, old: int, new: int) -> onnx.GraphProto:
+    model = onnx.ModelProto(ir_version=8, graph=graph)
+    model.opset_import.add(domain="", version=old)
+    result: onnx.GraphProto = version_converter.convert_version(model, new).graph
+    return result
+
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+def _no_way(node: ir.Node, old: int, new: int, why: str) -> BadModel:
+    return BadModel(
+        f"{node.op_type} '{node.name}' has no way from opset {old} to {new}: {why}",
+        fix="export the model with a newer opset",
+    )
+
+
+def isolate(node: ir.Node, stem: str) -> onnx.GraphProto:
+    """Make a graph of one node, its values called ``STEM.i0``, ``STEM.o0`` and so on."""
+    proto = ir.serde.serialize_node(node)
+    inputs = {v: f"{stem}.i{k}" for k, v in enumerate(node.inputs) if v is not None}
+    proto.name = stem
+    proto.ClearField("input")
+    proto.ClearField("output")
+    proto.ClearField("metadata_props")
+    proto.input.extend("" if value is None else inputs[value] for value in node.inputs)
+    proto.output.extend(f"{stem}.o{k}" if v.name else "" for k, v in enumerate(node.outputs))
+    graph = onnx.GraphProto(name="one", node=[proto])
+    for value, name in inputs.items():
+        graph.input.append(ir.serde.serialize_value(value, name=name))
+        tensor = edit.const_tensor(value)
+        if tensor is not None and tensor.size <= _SMALL and tensor.dtype != ir.DataType.STRING:
+            held = ir.serde.serialize_tensor(tensor)
+            held.name = name
+            graph.initializer.append(held)
+    for k, value in enumerate(node.outputs):
+        if value.name:
+            graph.output.append(ir.serde.serialize_value(value, name=f"{stem}.o{k}"))
+    return graph
+
+
+def _equal(one: onnx.NodeProto, two: onnx.NodeProto) -> bool:
+    def plain(node: onnx.NodeProto) -> tuple[object, ...]:
+        attributes = sorted(a.SerializeToString(deterministic=True) for a in node.attribute)
+        return node.op_type, list(node.input), list(node.output), attributes
+
+    return plain(one) == plain(two)
+
+
+def splice(node: ir.Node, small: ir.Graph, before: onnx.GraphProto) -> list[ir.Node]:
+    """Put a graph in the place of a node, and return its nodes.
+
+    Args:
+        small: Its inputs and outputs are those of `before`.
+        before: What `isolate` made of the node.
+    """
+    graph = node.graph
+    if graph is None:
+        return []
+    slots = zip(before.node[0].input, node.inputs, strict=True)
+    actual = {name: value for name, value in slots if value is not None}
+    given = {str(value.name): value for value in small.inputs}
+    for name, value in given.items():
+        value.replace_all_uses_with(actual[name], replace_graph_outputs=True)
+    made = list(small.outputs)
+    small.outputs.clear()
+    nodes = list(small)
+    small.remove(nodes)
+    editor = edit.Editor(graph)
+    for name, value in list(small.initializers.items()):
+        array = edit.const_array(value)
+        if name not in given and array is not None:
+            value.replace_all_uses_with(editor.constant(f"{node.name}_{name}", array))
+    for index, new in enumerate(nodes):
+        new.name = node.name if index == len(nodes) - 1 else f"{node.name}_{new.op_type}"
+        new.doc_string = node.doc_string
+        new.metadata_props.update(node.metadata_props)
+        for value in new.outputs:
+            value.name = editor.fresh(f"{new.name}_{value.name}") if value.name else value.name
+    graph.insert_before(node, nodes)
+    named = [value for value in node.outputs if value.name]
+    for old, new_value in zip(named, made, strict=True):
+        new_value.type, new_value.shape = old.type, old.shape
+        forward(old, new_value)
+    graph.remove(node, safe=True)
+    return nodes

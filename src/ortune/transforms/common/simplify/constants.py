@@ -1,0 +1,227 @@
+"""Turn what is the same in every run into constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from ortune.graph.ir.edit import Editor, const_array, const_tensor, refuse
+from ortune.graph.ir.evaluate import FOLDED, evaluate
+from ortune.graph.ir.replace import forward
+from ortune.graph.ir.spec import shape_of
+from ortune.graph.ir.values import overridable
+from ortune.graph.shapes.known_values import Item, Known
+from ortune.transforms.common.simplify.reshapes import copied_target
+
+SMALL_BYTES = 64 << 10
+"""A result up to this size is stored even where the file grows by it."""
+
+LARGE_BYTES = 256 << 20
+"""A larger result is never computed: a node on a weight is cheaper than a copy of it in memory."""
+
+HELD_BYTES = 1 << 30
+"""Results above `SMALL_BYTES` that are held in memory at most, until the file is written."""
+
+_MARK = "_folded"
+_BODIES_HOLD = 4
+"""Version of the file format from which initializers need not be inputs as well."""
+
+
+def fold(model: ir.Model, known: Known) -> int:
+    """Replace computations on constants by their results and return how many went.
+
+    A result that would make the file grow by more than `SMALL_BYTES` is not stored, nor one above
+    `LARGE_BYTES`, nor more than `HELD_BYTES` in all; an output of a graph keeps its node. Bodies
+    are folded too, into constants of the main graph.
+    """
+    editor = Editor(model.graph)
+    opset = model.opset_imports.get("", 0)
+    room = HELD_BYTES - _held(model)
+    bodies_hold = (model.ir_version or 0) >= _BODIES_HOLD
+    count = 0
+    for graph in (model.graph, *list(model.graph.subgraphs())):
+        for node in list(graph):
+            if node.op_type == "Constant" and not node.domain:
+                count += _lift(node, graph) if graph is model.graph or bodies_hold else 0
+                continue
+            results = _results(node, known, opset, room)
+            if isinstance(results, str):
+                refuse(model, node, results)
+                continue
+            room -= sum(array.nbytes for array in results or () if array.nbytes > SMALL_BYTES)
+            for value, array in zip(node.outputs, results or (), strict=False):
+                if value.uses() and not value.is_graph_output():
+                    forward(value, _constant(editor, value, array))
+                    count += 1
+    return count
+
+
+def settle_targets(model: ir.Model, known: Known) -> int:
+    """Replace computed targets of Reshape and Expand by constants; return how many.
+
+    A dimension that is known by the name of the source's is written as 0 (Reshape: copy it) or 1
+    (Expand: keep it), one that is not known as -1 when it is the only one. Such a Reshape refuses
+    an empty tensor whose empty dimension is copied.
+    """
+    editor = Editor(model.graph)
+    count = 0
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for node in graph:
+            if node.domain or node.op_type not in ("Reshape", "Expand") or len(node.inputs) < 2:
+                continue
+            target = _target(node, known)
+            if target is not None:
+                constant = editor.constant(f"{node.name}_to", np.array(target, np.int64))
+                node.replace_input_with(1, constant)
+                node.attributes.pop("allowzero", None)
+                count += 1
+    return count
+
+
+def take_branches(model: ir.Model, known: Known) -> int:
+    """Put the branch that is always taken in the place of an If; return how many went."""
+    count = 0
+    for graph in (model.graph, *list(model.graph.subgraphs())):
+        for node in list(graph):
+            if node.op_type != "If" or node.domain or node.graph is None:
+                continue
+            condition = known.array(node.inputs[0])
+            if condition is not None and condition.size == 1:
+                name = "then_branch" if condition.reshape(-1)[0] else "else_branch"
+                _splice(model, node, node.attributes[name].as_graph())
+                count += 1
+    return count
+
+
+def _splice(model: ir.Model, node: ir.Node, body: ir.Graph) -> None:
+    graph = node.graph
+    if graph is None:
+        return
+    outputs = list(body.outputs)
+    body.outputs.clear()
+    for name, value in list(body.initializers.items()):
+        del body.initializers[name]
+        model.graph.register_initializer(value)
+    nodes = list(body)
+    body.remove(nodes)
+    # An Identity an output: what is passed through may be an input or a constant.
+    ends = [
+        ir.node("Identity", [value], name=f"{node.name}_{i}") for i, value in enumerate(outputs)
+    ]
+    graph.insert_before(node, [*nodes, *ends])
+    for old, end in zip(node.outputs, ends, strict=False):
+        new = end.outputs[0]
+        new.name, new.type, new.shape = f"{old.name}_taken", old.type, old.shape
+        forward(old, new)
+    graph.remove(node, safe=True)
+
+
+def _lift(node: ir.Node, graph: ir.Graph) -> int:
+    """Make a Constant node an initializer of its graph: runtimes look for a body's in the body."""
+    value = node.outputs[0]
+    tensor = const_tensor(value)
+    if tensor is None or value.is_graph_output():
+        return 0
+    name = value.name
+    value.name = None
+    held = ir.Value(
+        name=name,
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(tensor.shape.numpy()),
+        const_value=tensor,
+    )
+    graph.register_initializer(held)
+    value.replace_all_uses_with(held)
+    graph.remove(node, safe=True)
+    return 1
+
+
+def _constant(editor: Editor, value: ir.Value, array: NDArray[Any]) -> ir.Value:
+    return editor.constant(f"{value.name}{_MARK}", np.asarray(array, order="C"))
+
+
+def _held(model: ir.Model) -> int:
+    """Return the bytes of results that are in memory already."""
+    total = 0
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if _MARK in name and isinstance(tensor, ir.Tensor) and tensor.nbytes > SMALL_BYTES:
+            total += tensor.nbytes
+    return total
+
+
+def _results(
+    node: ir.Node, known: Known, opset: int, room: int
+) -> list[NDArray[Any]] | str | None:
+    """Return what a node makes of constants, or why that is not kept though it could be."""
+    if node.outputs and all(value in known.arrays for value in node.outputs if value.name):
+        return [known.arrays[value] for value in node.outputs if value.name]
+    tensors = [const_tensor(value) for value in node.inputs]
+    for value, tensor in zip(node.inputs, tensors, strict=True):
+        if value is not None and (tensor is None or overridable(value)):
+            return None
+    if not node.inputs or not any(value.uses() for value in node.outputs):
+        return None
+    held, size = sum(tensor.nbytes for tensor in tensors if tensor is not None), _size(node)
+    if held > LARGE_BYTES or size > max(SMALL_BYTES, _freed(node)):
+        return None
+    if size > SMALL_BYTES and size > room and node.op_type in FOLDED and not node.domain:
+        return "constants computed from weights would fill memory"
+    found = evaluate(node, [const_array(value) for value in node.inputs], opset)
+    if found is None or sum(a.nbytes for a in found) > max(SMALL_BYTES, _freed(node)):
+        return None
+    return found
+
+
+def _size(node: ir.Node) -> int:
+    """Return the bytes of the outputs as far as shapes tell."""
+    total = 0
+    for value in node.outputs:
+        shape = shape_of(value)
+        if shape is not None and value.dtype not in (None, ir.DataType.STRING):
+            items = [dim for dim in shape if isinstance(dim, int)]
+            total += int(np.prod(items, dtype=np.int64)) * (
+                max(1, value.dtype.bitwidth // 8) if value.dtype else 1
+            )
+    return total
+
+
+def _freed(node: ir.Node) -> int:
+    """Return the bytes of the constants that only this node reads."""
+    total = 0
+    for value in set(node.inputs):
+        tensor = const_tensor(value)
+        if value is not None and tensor is not None and len({n for n, _ in value.uses()}) == 1:
+            total += tensor.nbytes
+    return total
+
+
+def _target(node: ir.Node, known: Known) -> list[int] | None:
+    """Return the constant that may stand for the second input, if it is not constant yet."""
+    source, second = node.inputs[:2]
+    shape = shape_of(source)
+    to = known.part(second)
+    if const_tensor(second) is not None or to is None or to.scalar or second in known.arrays:
+        return None
+    if node.op_type == "Expand":
+        return _expand_target(shape or (), to.items) if shape is not None else None
+    if 0 in to.items:
+        return None
+    target = copied_target(shape or (), to.items)
+    return target if target.count(-1) <= 1 else None
+
+
+def _expand_target(shape: tuple[Item, ...], to: tuple[Item, ...]) -> list[int] | None:
+    target = []
+    for index, item in enumerate(to):
+        behind = len(shape) - len(to) + index
+        if isinstance(item, int):
+            target.append(item)
+        elif item is not None and behind >= 0 and shape[behind] == item:
+            target.append(1)
+        else:
+            return None
+    return target

@@ -1,0 +1,207 @@
+"""What an order of `ortune convert` means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from ortune.analysis.conversion import convert, steps
+from ortune.analysis.conversion.convert import check_target, check_types
+from ortune.analysis.conversion.requests import Convert
+from ortune.core.errors import BadModel, BadSettings
+from ortune.core.facts import Facts
+
+
+def order(*args: Any, **given: Any) -> Convert:
+    """Return a request; its arguments are the precision and the target."""
+    names = ("precision", "target")
+    return Convert("m.onnx", "out.onnx", **dict(zip(names, args, strict=False)), **given)
+
+
+FACTS = Facts({"Conv": 1}, 1, 4, 16, {"float32": 16}, 17, 8, (), ())
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (order(reduce_range=True), "--reduce-range is about int8"),
+        (order("fp16", per_channel=False), "--no-per-channel is about int8"),
+        (order("fp32", dynamic_conv=True), "--dynamic-conv is about int8"),
+        (order("int8", dynamic_conv=True, data="d"), "int8 without data"),
+        (order("int8", "gpu"), "no GPU kernel"),
+        (order("int8", "tensorrt"), "no GPU kernel"),
+        (order("int8", "directml"), "no GPU kernel"),
+        (order("int8", "cuda", data="d"), "CUDA provider has no kernels for int8"),
+        (order("fp8", "cuda", data="d"), "CUDA provider has no kernels for fp8"),
+        (order("bf16", "directml"), "DirectML has no bf16"),
+        (order("int8", "tensorrt", data="d", format="qoperator"), "qoperator is for CPUs"),
+        (order("fp8", data="d"), "no CPU multiplies float8"),
+        (order("fp8", "gpu"), "fp8 needs samples"),
+        (order("fp16", data="d", ranges_from="r"), "--ranges-from is about fp8, int8"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(asked: Convert, said: str) -> None:
+    with pytest.raises(BadSettings, match=said):
+        convert.check_options(asked)
+
+
+def test_the_gpu_refusal_names_both_ways_on() -> None:
+    with pytest.raises(BadSettings) as caught:
+        convert.check_options(order("int8", "gpu"))
+    assert "ConvInteger" in caught.value.what
+    assert "--precision fp16" in caught.value.fix
+    assert "--data" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        order(),
+        order("fp16", "gpu"),
+        order("int8", reduce_range=True),
+        order("int8", "gpu", data="d"),
+        order("int8", "tensorrt", data="d"),
+        order("int8", "directml", data="d"),
+        order("fp16", "cuda"),
+        order("fp16", "directml"),
+        order("fp8", "tensorrt", data="d"),
+    ],
+)
+def test_what_goes_together_is_taken(asked: Convert) -> None:
+    convert.check_options(asked)
+
+
+def test_level_all_is_warned_of_where_it_binds_to_hardware() -> None:
+    (note,) = [n for n in convert.advice(order(opt_level="all")) if "--opt-level all" in n.text]
+    assert note.warning
+    assert "--opt-level extended" in note.text
+    assert not any(n.warning for n in convert.advice(order("fp16", opt_level="all")))
+    assert not [n for n in convert.advice(order(opt_level="extended")) if "--opt-level" in n.text]
+
+
+def test_int8_with_data_is_static() -> None:
+    (step,) = steps.quantizers(order("int8", data="d", per_channel=False))
+    assert str(step) == "int8-static(per_channel=false, head=true)"
+
+
+def test_int8_for_a_gpu_is_symmetric() -> None:
+    (step,) = steps.quantizers(order("int8", "gpu", data="d", reduce_range=True))
+    assert str(step) == "int8-static(target=tensorrt, reduce_range=true, head=true)"
+
+
+@pytest.mark.parametrize(("target", "rules"), [("tensorrt", "tensorrt"), ("directml", "directml")])
+def test_int8_follows_the_rules_of_its_target(target: str, rules: str) -> None:
+    (step,) = steps.quantizers(order("int8", target, data="d"))
+    assert str(step) == f"int8-static(target={rules}, head=true)"
+
+
+def test_what_tensorrt_would_refuse_is_not_written(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1,4] x) => (float[1,4] y) <float s = {0.5}, uint8 z = {3}> {
+      q = QuantizeLinear(x, s, z)
+      y = DequantizeLinear(q, s, z)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "m.onnx")
+    with pytest.raises(BadModel, match="TensorRT refuses the result") as caught:
+        check_target(order("int8", "gpu", data="d"), tmp_path / "m.onnx")
+    assert "zero point" in caught.value.what
+    check_target(order("int8", "directml", data="d"), tmp_path / "m.onnx")
+    check_target(order("int8", data="d"), tmp_path / "m.onnx")
+
+
+def test_int8_without_data_is_dynamic_then_weights() -> None:
+    found = steps.quantizers(order("int8", dynamic_conv=True))
+    assert [str(step) for step in found] == ["int8-dynamic(conv=true)", "int8-weights"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "step"),
+    [
+        (order("fp16", data="d"), "fp16"),
+        (order("fp16", "cuda", data="d"), "fp16"),
+        (order("fp16", "tensorrt"), "fp16"),
+        (order("fp16", "tensorrt", data="d"), "fp16(islands=auto)"),
+        (order("bf16", "tensorrt", data="d"), "bf16(islands=auto)"),
+        (order("bf16"), "bf16"),
+        (order("fp8", "gpu", data="d"), "fp8"),
+        (order("int4"), "int4-weights"),
+        (order("int4", data="d"), "int4-weights(method=gptq)"),
+        (order("int4", "tensorrt"), "int4-weights(form=qdq)"),
+    ],
+)
+def test_other_precisions_are_one_step(asked: Convert, step: str) -> None:
+    convert.check_options(asked)
+    assert [str(one) for one in steps.quantizers(asked)] == [step]
+
+
+def test_no_precision_has_no_lossy_step() -> None:
+    assert steps.quantizers(order()) == steps.quantizers(order("fp32")) == ()
+
+
+@pytest.mark.parametrize(
+    ("precision", "weights", "ops", "good"),
+    [
+        ("fp16", {"float16": 8}, {"Conv": 1}, True),
+        ("fp16", {"float16": 8, "float32": 4}, {"Conv": 1}, True),
+        ("fp16", {"float32": 16}, {"Conv": 1}, False),
+        ("int8", {"int8": 4, "float32": 2}, {"QLinearConv": 1}, True),
+        ("int8", {"int8": 4}, {"com.microsoft::QAttention": 1}, True),
+        ("int8", {"int8": 4}, {"Gather": 1}, False),
+        ("int8", {"int8": 4}, {"Cast": 1, "Mul": 1, "Conv": 1}, True),
+        ("int8", {"float32": 16}, {"QuantizeLinear": 1}, False),
+        ("bf16", {"bfloat16": 8}, {"Conv": 1}, True),
+        ("bf16", {"float16": 8}, {"Conv": 1}, False),
+        ("fp8", {"float8_e4m3fn": 4, "float32": 16}, {"MatMul": 1}, True),
+        ("fp8", {"int8": 4}, {"QuantizeLinear": 1}, False),
+        ("int4", {"uint8": 4}, {"com.microsoft::MatMulNBits": 1}, True),
+        ("int4", {"uint4": 4}, {"DequantizeLinear": 1}, True),
+        ("int4", {"uint8": 4}, {"MatMul": 1}, False),
+        ("fp32", {"float32": 16}, {"Conv": 1}, True),
+        ("fp32", {"bfloat16": 16}, {"Conv": 1}, False),
+        (None, {"float16": 16}, {"Conv": 1}, True),
+    ],
+)
+def test_the_file_must_hold_what_was_ordered(
+    precision: str | None, weights: dict[str, int], ops: dict[str, int], good: bool
+) -> None:
+    found = replace(FACTS, precisions=weights, ops=ops)
+    if good:
+        check_types(order(precision), found)
+    else:
+        with pytest.raises(BadModel, match=f"is not {precision}"):
+            check_types(order(precision), found)
+
+
+def test_what_is_lost_is_not_brought_back() -> None:
+    half = replace(FACTS, precisions={"float16": 8})
+    with pytest.raises(BadModel, match="float16"):
+        steps.check_source(order("fp32"), half)
+    done = replace(FACTS, ops={"QuantizeLinear": 1})
+    with pytest.raises(BadModel, match="quantized already"):
+        steps.check_source(order("int8"), done)
+    steps.check_source(order(), half)
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        (order(format="qoperator"), ["qoperator"]),
+        (order("int8", format="qoperator", data="d"), ["int8-static(head=true)", "qoperator"]),
+        (order("int8", format="qdq", data="d"), ["int8-static(head=true)"]),
+    ],
+)
+def test_convert_writes_the_form_that_was_asked_for(asked: Convert, wanted: list[str]) -> None:
+    convert.check_options(asked)
+    assert [str(step) for step in steps.quantizers(asked)] == wanted
+    assert asked.portable == (asked.format == "qdq")
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_a_form_is_about_static_int8(precision: str) -> None:
+    with pytest.raises(BadSettings, match="--format qdq is about static int8") as caught:
+        convert.check_options(order(precision, format="qdq"))
+    assert len(str(caught.value).splitlines()) == 2

@@ -1,0 +1,263 @@
+"""The queue: who is computed with whom, in which order, and what becomes of each."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.engine.scripted import DOUBLING, Doubling, in_threads, row
+
+from ortune.bundle.engine.batching import Batcher, QueueFull
+from ortune.bundle.engine.joining import Joint
+from ortune.core.errors import OrtuneError
+
+Made = Callable[..., Batcher]
+
+
+@pytest.fixture
+def session() -> Doubling:
+    return Doubling()
+
+
+@pytest.fixture
+def made(session: Doubling) -> Iterator[Made]:
+    """Batchers of a model that is known to have a batch dimension."""
+    batchers: list[Batcher] = []
+
+    def make(**options: Any) -> Batcher:
+        joint = Joint("m", DOUBLING, session.run)
+        assert joint.prove([row(1)])
+        session.seen.clear()
+        session.entered.clear()
+        batchers.append(Batcher("m", joint, **options))
+        return batchers[-1]
+
+    yield make
+    session.go.set()
+    for batcher in batchers:
+        batcher.close()
+
+
+async def submit(batcher: Batcher, sample: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return (await batcher.answered(sample)).outputs
+
+
+async def settled(condition: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.001)
+
+
+async def behind_a_busy_worker(
+    batcher: Batcher, session: Doubling, samples: list[dict[str, np.ndarray]], *, warm: int = 1
+) -> list[asyncio.Task[dict[str, np.ndarray]]]:
+    """Queue samples in order while the worker computes another, of `warm` rows."""
+    session.go.clear()
+    session.entered.clear()
+    first = asyncio.create_task(submit(batcher, row(1000, 7, warm)))
+    await settled(session.entered.is_set)
+    tasks = [first]
+    for count, sample in enumerate(samples, 1):
+        tasks.append(asyncio.create_task(submit(batcher, sample)))
+        await settled(lambda count=count: batcher.statistics.depth == count)
+    return tasks
+
+
+async def test_what_waits_is_computed_together(made: Made, session: Doubling) -> None:
+    batcher = made()
+    tasks = await behind_a_busy_worker(batcher, session, [row(n) for n in range(5)])
+    session.go.set()
+    found = await asyncio.gather(*tasks)
+    assert [one["y"][0, 0] for one in found] == [2000, 0, 2, 4, 6, 8]
+    assert [one.shape for one in session.seen] == [(1, 7), (5, 4)]
+    counts = batcher.statistics
+    assert {rows: (one.count, one.requests) for rows, one in counts.batches.items()} == {
+        1: (1, 1),
+        5: (1, 5),
+    }
+    assert counts.batches[5].queue_ns > counts.batches[5].compute_ns > 0
+    assert (counts.depth, counts.failed, counts.cancelled, counts.refused) == (0, 0, 0, 0)
+
+
+async def test_batches_keep_their_bound_and_forms_take_turns(
+    made: Made, session: Doubling
+) -> None:
+    batcher = made(max_batch=2)
+    samples = [row(0), row(1), row(2), row(3), row(4, 5), row(5, 4, 3), row(6)]
+    tasks = await behind_a_busy_worker(batcher, session, samples)
+    session.go.set()
+    found = await asyncio.gather(*tasks)
+    for sample, one in zip(samples, found[1:], strict=True):
+        np.testing.assert_array_equal(one["y"], 2 * sample["x"])
+    assert [one.shape for one in session.seen] == [
+        *((1, 7), (2, 4), (1, 5), (2, 4), (3, 4), (1, 4))
+    ]
+
+
+async def test_a_delay_waits_for_others_until_the_batch_is_full(
+    made: Made, session: Doubling
+) -> None:
+    batcher = made(max_batch=3, max_delay_us=10_000_000)
+    start = time.monotonic()
+    await asyncio.gather(*(submit(batcher, row(n)) for n in range(3)))
+    assert time.monotonic() - start < 5
+    assert [one.shape for one in session.seen] == [(3, 4)]
+
+
+async def test_a_delay_does_not_outlive_the_queue(made: Made) -> None:
+    batcher = made(max_delay_us=10_000_000)
+    task = asyncio.create_task(submit(batcher, row(1)))
+    await settled(lambda: batcher.statistics.depth == 1)
+    start = time.monotonic()
+    await asyncio.to_thread(batcher.close)
+    assert time.monotonic() - start < 5
+    assert (await task)["y"][0, 0] == 2
+
+
+async def test_one_bad_request_does_not_fail_its_batch(made: Made, session: Doubling) -> None:
+    batcher = made()
+    samples = [row(1), row(-9), row(2)]
+    tasks = await behind_a_busy_worker(batcher, session, samples)
+    session.go.set()
+    _, one, bad, two = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(bad, ValueError) and "a negative number" in str(bad)
+    assert one["y"][0, 0] == 2 and two["y"][0, 0] == 4
+    assert batcher.statistics.failed == 1
+
+
+async def test_the_queue_is_bounded(made: Made, session: Doubling) -> None:
+    batcher = made(max_queue=2)
+    tasks = await behind_a_busy_worker(batcher, session, [row(1), row(2)])
+    with pytest.raises(QueueFull, match="2 requests wait") as caught:
+        await submit(batcher, row(3))
+    assert len(str(caught.value).splitlines()) == 2
+    session.go.set()
+    await asyncio.gather(*tasks)
+    assert (await submit(batcher, row(3)))["y"][0, 0] == 6
+    assert batcher.statistics.refused == 1
+
+
+async def test_who_is_cancelled_leaves_the_queue(made: Made, session: Doubling) -> None:
+    batcher = made(max_queue=2)
+    tasks = await behind_a_busy_worker(batcher, session, [row(1), row(2, 5)])
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert batcher.statistics.depth == 0
+    more = asyncio.create_task(submit(batcher, row(3)))
+    await settled(lambda: batcher.statistics.depth == 1)
+    session.go.set()
+    assert (await more)["y"][0, 0] == 6
+    assert batcher.statistics.cancelled == 2, "the third was being computed"
+    assert [one.shape for one in session.seen] == [(1, 7), (1, 4)]
+
+
+async def test_closing_answers_what_waits_and_refuses_what_comes(
+    made: Made, session: Doubling
+) -> None:
+    batcher = made(max_batch=1)
+    tasks = await behind_a_busy_worker(batcher, session, [row(n) for n in range(6)])
+    closing = asyncio.create_task(asyncio.to_thread(batcher.close))
+    await asyncio.sleep(0.05)
+    with pytest.raises(OrtuneError, match="the engine of m is closed"):
+        await submit(batcher, row(9))
+    assert not closing.done()
+    session.go.set()
+    found = await asyncio.gather(*tasks)
+    await closing
+    assert [one["y"][0, 0] for one in found[1:]] == [0, 2, 4, 6, 8, 10]
+    batcher.close()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_many_loops_and_callers_get_their_own_answers(made: Made, workers: int) -> None:
+    batcher = made(workers=workers, max_batch=8)
+    wrong: list[object] = []
+
+    async def caller(number: int) -> None:
+        for turn in range(20):
+            sample = row(1000 * number + turn, 3 + number % 3, 1 + turn % 2)
+            found = await submit(batcher, sample)
+            if not np.array_equal(found["y"], 2 * sample["x"]):
+                wrong.append(number)
+
+    async def loop(start: int) -> None:
+        await asyncio.gather(*(caller(start + n) for n in range(25)))
+
+    failed = in_threads([lambda n=n: asyncio.run(loop(100 * n)) for n in range(4)])
+    assert not failed and not wrong
+    counts = batcher.statistics
+    assert sum(one.requests for one in counts.batches.values()) == 4 * 25 * 20
+    assert max(counts.batches) > 2, "requests were joined"
+
+
+def test_a_loop_that_is_gone_is_nobodys_trouble(made: Made, session: Doubling) -> None:
+    batcher = made()
+
+    async def impatient() -> None:
+        await asyncio.wait_for(submit(batcher, row(1)), 0.02)
+
+    session.go.clear()
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(impatient())
+    session.go.set()
+
+    async def later(call: Awaitable[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        return await call
+
+    assert asyncio.run(later(submit(batcher, row(2))))["y"][0, 0] == 4
+
+
+async def test_a_worker_outlives_whatever_goes_wrong(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batcher = made()
+    with monkeypatch.context() as patched:
+        patched.setattr(Joint, "answers", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await submit(batcher, row(1))
+    assert (await submit(batcher, row(2)))["y"][0, 0] == 4
+
+
+def test_threads_start_with_the_first_request_and_end_with_the_queue(made: Made) -> None:
+    def threads() -> int:
+        return len([one for one in threading.enumerate() if one.name == "ortune m"])
+
+    batcher = made(workers=2)
+    assert not threads()
+    asyncio.run(submit(batcher, row(1)))
+    assert threads() == 2
+    batcher.stop()
+    batcher.close()
+    assert not threads()
+    unused = made(workers=2)
+    unused.close()
+    with pytest.raises(OrtuneError, match="closed"):
+        asyncio.run(submit(unused, row(1)))
+    made(workers=2, at_once=True)
+    assert threads() == 2
+
+
+async def test_an_answer_says_when_it_was_computed_with_how_many(
+    made: Made, session: Doubling
+) -> None:
+    batcher = made()
+    session.go.clear()
+    first = asyncio.create_task(batcher.answered(row(1000, 7)))
+    await settled(session.entered.is_set)
+    others = [asyncio.create_task(batcher.answered(row(n))) for n in range(3)]
+    await settled(lambda: batcher.statistics.depth == 3)
+    session.go.set()
+    alone, *joined = await asyncio.gather(first, *others)
+    assert alone.rows == 1 and {one.rows for one in joined} == {3}
+    for one in (alone, *joined):
+        assert one.queued_ns <= one.started_ns < one.ended_ns
+    assert {one.started_ns for one in joined} == {joined[0].started_ns}
+    assert joined[0].started_ns >= alone.ended_ns

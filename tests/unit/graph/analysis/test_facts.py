@@ -1,0 +1,153 @@
+"""Facts: counts, bytes and floating-point operations, checked by hand."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+from tests.unit.rewriting import model_of
+
+from ortune.graph.analysis.facts import facts
+
+HEAD = '<ir_version: 8, opset_import: ["": 17]>'
+
+
+def flops(body: str, inputs: str, output: str, head: str = HEAD) -> int | None:
+    return facts(model_of(f"{head} g ({inputs}) => ({output}) {{ {body} }}")).flops
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "output", "wanted"),
+    [
+        # multiply-adds count twice: out elements x kernel x input channels of the group
+        ("y = Conv(x, w)", "float[1,4,6,6] x, float[8,4,3,3] w", "float[] y", 2 * 8 * 16 * 4 * 9),
+        (
+            "y = Conv<group = 4>(x, w)",
+            "float[1,4,6,6] x, float[4,1,3,3] w",
+            "float[] y",
+            2 * 4 * 16 * 9,
+        ),
+        (
+            "y = ConvTranspose<strides = [2,2]>(x, w)",
+            "float[1,4,3,3] x, float[4,5,2,2] w",
+            "float[] y",
+            2 * 4 * 9 * 5 * 4,
+        ),
+        ("y = MatMul(x, w)", "float[2,3,4] x, float[4,5] w", "float[] y", 2 * 2 * 3 * 5 * 4),
+        ("y = MatMul(x, w)", "float[7,2,3,4] x, float[4] w", "float[] y", 2 * 7 * 2 * 3 * 4),
+        ("y = Gemm(x, w)", "float[3,4] x, float[4,5] w", "float[] y", 2 * 3 * 5 * 4),
+        (
+            "y = Gemm<transA = 1, transB = 1>(x, w)",
+            "float[4,3] x, float[5,4] w",
+            "float[] y",
+            2 * 3 * 5 * 4,
+        ),
+        (
+            'y = Einsum<equation = "bij,bjk->bik">(x, w)',
+            "float[2,3,4] x, float[2,4,5] w",
+            "float[] y",
+            2 * 2 * 3 * 4 * 5,
+        ),
+        (
+            "y, h, c = LSTM<hidden_size = 6>(x, w, r)",
+            "float[5,2,3] x, float[1,24,3] w, float[1,24,6] r",
+            "float[] y",
+            2 * 5 * 2 * 24 * (3 + 6),
+        ),
+        (
+            'y, h = GRU<hidden_size = 6, direction = "bidirectional">(x, w, r)',
+            "float[5,2,3] x, float[2,18,3] w, float[2,18,6] r",
+            "float[] y",
+            2 * 5 * 2 * 2 * 18 * (3 + 6),
+        ),
+        ("y = Add(x, w)", "float[2,3] x, float[3] w", "float[] y", 6),
+        ("y = Softmax(x)", "float[2,3] x", "float[] y", 6),
+        ("t = Transpose(x) y = Reshape(t, s)", "float[2,3] x, int64[1] s", "float[] y", 0),
+        # dynamic dimensions count as 1
+        ("y = MatMul(x, w)", "float[n,m,4] x, float[4,5] w", "float[] y", 2 * 5 * 4),
+    ],
+)
+def test_flops(body: str, inputs: str, output: str, wanted: int) -> None:
+    assert flops(body, inputs, output) == wanted
+
+
+def test_flops_of_attention() -> None:
+    head = '<ir_version: 10, opset_import: ["": 23]>'
+    inputs = "float[2,3,5,8] q, float[2,3,7,8] k, float[2,3,7,8] v"
+    assert flops("y = Attention(q, k, v)", inputs, "float[] y", head) == 4 * 2 * 3 * 5 * 7 * 8
+
+
+def test_flops_of_control_flow() -> None:
+    text = f"""{HEAD} g (float[2,4] x, bool c) => (float[] y, float[] z)
+        <int64 trips = {{3}}, bool yes = {{1}}> {{
+        y = If(c) <
+          then_branch = t () => (float[2,2] p) {{ p = MatMul(x, w) }},
+          else_branch = e () => (float[2,4] q) {{ q = Relu(x) }}>
+        z = Loop(trips, yes, x) <body = b (int64 i, bool ci, float[2,4] a) =>
+          (bool co, float[2,4] d) {{ co = Identity(ci) d = Neg(a) }}> }}"""
+    model = model_of(
+        text.replace("<int64 trips", "<float[4,2] w = {1,2,3,4,5,6,7,8}, int64 trips")
+    )
+    found = facts(model)
+    assert found.flops == 2 * 2 * 2 * 4 + 3 * 8
+    assert found.subgraphs == 3 and found.nodes == 6
+
+
+def test_unknown_shapes_of_what_multiplies_make_flops_unknown() -> None:
+    head = '<ir_version: 8, opset_import: ["": 17, "own": 1]>'
+    assert flops("t = own.odd(x) y = MatMul(t, x)", "float[2,2] x", "float[] y", head) is None
+
+
+def test_functions_count_where_they_are_called() -> None:
+    text = """<ir_version: 9, opset_import: ["": 17, "own": 1]>
+        g (float[2,4] x) => (float[2,4] y) { a = own.twice(x) y = own.twice(a) }
+        <opset_import: ["": 17], domain: "own"> twice (a) => (b) { b = Add(a, a) }"""
+    model = model_of(text)
+    found = facts(model)
+    assert found.flops == 16 and found.functions == 1
+    assert found.ops == {"own::twice": 2}
+    assert len(model.functions) == 1, "the model itself is left as it is"
+
+
+def test_weights_are_counted_where_they_are_stored() -> None:
+    text = f"""{HEAD} g (float[n, 4] x, float[4] d) => (float[] y)
+        <float[4] w = {{1, 2, 3, 4}}, float[4] d = {{1, 2, 3, 4}}> {{
+        c = Constant<value = int64[2] {{0, 4}}>() r = Reshape(x, c) a = Add(r, w)
+        b = Add(a, d) y = Mul(b, b) }}"""
+    model = model_of(text)
+    packed = ir.tensor(np.zeros(5, ml_dtypes.int4), name="p")
+    model.graph.register_initializer(ir.val("p", const_value=packed))
+    found = facts(model)
+    assert found.parameters == 4 + 4 + 2 + 5
+    assert found.precisions == {"float32": 32, "int64": 16, "int4": 3}
+    assert found.weight_bytes == 51
+    assert [(one.name, one.dtype, one.shape) for one in found.inputs] == [
+        ("x", "float32", ("n", 4))
+    ]
+    assert found.dynamic == ("n",) and found.opset == 17 and found.ir_version == 8
+
+
+def test_sequences_and_strings_have_types() -> None:
+    text = f"""{HEAD} g (string[n] s, float[2] x) => (seq(float[2]) y, string[n] t) {{
+        y = SequenceConstruct(x, x) t = Identity(s) }}"""
+    found = facts(model_of(text))
+    assert [one.dtype for one in found.inputs] == ["str", "float32"]
+    assert [one.dtype for one in found.outputs] == ["seq(float32)", "str"]
+    assert found.outputs[0].shape is None or found.outputs[0].shape == (2,)
+
+
+def test_weights_are_not_read() -> None:
+    class Unread(ir.LazyTensor):
+        def numpy(self) -> np.ndarray:
+            raise AssertionError("read")
+
+    model = model_of(
+        f"{HEAD} g (float[n, 8] x) => (float[] y) <float[1] w = {{1}}> {{ y = MatMul(x, w) }}"
+    )
+    held = model.graph.initializers["w"]
+    held.const_value = Unread(
+        lambda: ir.tensor([0.0]), dtype=ir.DataType.FLOAT, shape=ir.Shape([8, 1000]), name="w"
+    )
+    held.shape = ir.Shape([8, 1000])
+    assert facts(model).flops == 2 * 8 * 1000

@@ -1,0 +1,236 @@
+"""Each rule finds its own fault, and a plain model has none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from ortune.core.errors import OrtuneError
+from ortune.graph.analysis.facts import facts
+from ortune.graph.analysis.weight_values import weight_values
+from ortune.graph.io import file
+from ortune.graph.lint.rules import Finding, finding, lint
+from ortune.graph.shapes.infer import shaped
+
+HEAD = '<ir_version: 10, opset_import: ["" : 18]> '
+PLAIN = HEAD + (
+    "g (float[n, 4] x) => (float[n, 4] y) <float[4] w = {1, 2, 3, 4}> { [mul] y = Mul(x, w) }"
+)
+
+
+def linted(
+    text: str, folder: Path, *, weights: bool = True, **tensors: np.ndarray
+) -> list[Finding]:
+    """Look at a model text as a file; named initializers are added to it."""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in tensors.items())
+    path = folder / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    model = file.load(path, newer_opset=True)
+    values = list(weight_values(model)) if weights else None
+    return list(lint(model, shaped(model)[0], file.outline(path), values))
+
+
+def rules(found: list[Finding]) -> dict[str, Finding]:
+    return {one.rule: one for one in found}
+
+
+def test_nothing_is_odd_about_a_plain_model(tmp_path: Path) -> None:
+    assert linted(PLAIN, tmp_path) == []
+
+
+BODY = {
+    "no-nodes": "g (float[n] x) => (float[n] x) { }",
+    "unused-input": "g (float[n] x, float[n] z) => (float[n] y) { [a] y = Abs(x) }",
+    "unused-weights": ("g (float[n] x) => (float[n] y) <float[2] w = {1, 2}> { [a] y = Abs(x) }"),
+    "dead-nodes": "g (float[n] x) => (float[n] y) { [a] y = Abs(x) [b] z = Neg(x) }",
+    "overridable-weights": (
+        "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { [a] y = Mul(x, w) }"
+    ),
+    "constant-output": (
+        "g (float[2] x) => (float[2] y, float[2] z) <float[2] w = {1, 2}> "
+        "{ [a] y = Abs(x) [b] z = Neg(w) }"
+    ),
+    "input-as-output": "g (float[n] x) => (float[n] y, float[n] x) { [a] y = Abs(x) }",
+    "random-operator": (
+        "g (float[2] x) => (float[2] y) { [a] r = RandomNormalLike(x) [b] y = Add(x, r) }"
+    ),
+    "no-op-nodes": "g (float[n] x) => (float[n] y) { [a] z = Identity(x) [b] y = Abs(z) }",
+    "training-mode": (
+        "g (float[n, 4] x, float[4] s) => (float[n, 4] y) "
+        "{ [a] y, m, v = BatchNormalization<training_mode = 1>(x, s, s, s, s) }"
+    ),
+    "control-flow": (
+        "g (float[n] x, bool c) => (float[n] y) { [a] y = If (c) <"
+        "then_branch = t () => (float[n] o) { [b] o = Abs(x) }, "
+        "else_branch = e () => (float[n] p) { [d] p = Neg(x) }> }"
+    ),
+    "double": "g (double[n] x) => (double[n] y) { [a] y = Abs(x) }",
+    "sequences": (
+        "g (float[n] x) => (float[n] y) { [a] s = SequenceConstruct(x) "
+        "[c] i = Constant<value = int64 {0}>() [b] y = SequenceAt(s, i) }"
+    ),
+    "unnamed-nodes": "g (float[n] x) => (float[n] y) { y = Abs(x) }",
+    "duplicate-names": "g (float[n] x) => (float[n] y) { [a] z = Abs(x) [a] y = Neg(z) }",
+    "declared-shape": (
+        "g (float[2, 3] x) => (float[2, 3] y) <float[9, 9] z> { [a] z = Abs(x) [b] y = Neg(z) }"
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", BODY)
+def test_a_rule_finds_its_fault(rule: str, tmp_path: Path) -> None:
+    found = rules(linted(HEAD + BODY[rule], tmp_path))
+    assert rule in found
+    one = found[rule]
+    assert one.count >= len(one.places) > 0 and one.what and one.cost and one.action
+
+
+def test_inputs_that_only_dead_nodes_read_are_unused_too(tmp_path: Path) -> None:
+    text = "g (float[n] x, float[n] z) => (float[n] y) { [a] y = Abs(x) [b] d = Neg(z) }"
+    found = rules(linted(HEAD + text, tmp_path))
+    assert found["unused-input"].places == ("z",)
+    assert found["dead-nodes"].places == ("b",)
+
+
+def test_values_of_weights_are_read_only_when_asked(tmp_path: Path) -> None:
+    bad = np.array([1, np.nan, 3, 4], np.float32)
+    text = HEAD + "g (float[n, 4] x) => (float[n, 4] y) { [mul] y = Mul(x, w) }"
+    assert rules(linted(text, tmp_path, w=bad))["nan-weights"].places == ("w",)
+    assert linted(text, tmp_path, weights=False, w=bad) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "values"),
+    [
+        ("nan-weights", [1, np.nan, 1, 1]),
+        ("infinite-weights", [1, -np.inf, 1, 1]),
+        ("denormal-weights", [1, 1e-40, 1, 1]),
+        ("fp16-overflow", [1, -70000, 1, 1]),
+        ("fp16-masks", [1, -3.4e38, 1, 1]),
+        ("fp16-small", [1, 1e-5, 1, 1]),
+    ],
+)
+def test_values_that_hurt_are_found(rule: str, values: list[float], tmp_path: Path) -> None:
+    text = HEAD + "g (float[n, 4] x) => (float[n, 4] y) { [mul] y = Mul(x, w) }"
+    array = np.array(values, np.float32)
+    found = rules(linted(text, tmp_path, w=array))
+    extra = {"fp16-small"} if rule == "denormal-weights" else set()
+    assert set(found) == {rule} | extra
+    assert found[rule].places == ("w",)
+
+
+@pytest.mark.parametrize("values", [[1, 65504, 0, -65504], [6.2e-5, 0, 0, -1]])
+def test_values_at_the_border_do_not_hurt(values: list[float], tmp_path: Path) -> None:
+    text = HEAD + "g (float[n, 4] x) => (float[n, 4] y) { [mul] y = Mul(x, w) }"
+    assert linted(text, tmp_path, w=np.array(values, np.float32)) == []
+
+
+def test_the_last_of_many_values_is_looked_at(tmp_path: Path) -> None:
+    text = HEAD + "g (float[n, 1100000] x) => (float[n, 1100000] y) { [mul] y = Mul(x, w) }"
+    array = np.ones(1_100_000, np.float32)
+    array[-1] = np.nan
+    assert set(rules(linted(text, tmp_path, w=array))) == {"nan-weights"}
+
+
+def test_shares_of_denormals_agree(tmp_path: Path) -> None:
+    text = HEAD + "g (float[n, 4] x) => (float[n, 4] y) { [mul] y = Mul(x, w) }"
+    found = rules(linted(text, tmp_path, w=np.array([1, 1e-40, 2, 3], np.float32)))
+    assert "25.00%" in found["denormal-weights"].what
+    assert facts(file.load(tmp_path / "m.onnx"), read=True).denormals == 0.25
+
+
+def test_copies_of_weights_are_found_when_they_are_large(tmp_path: Path) -> None:
+    text = HEAD + (
+        "g (float[n, 30000] x) => (float[n, 30000] y) { [a] z = Mul(x, w) [b] y = Mul(z, v) }"
+    )
+    one = np.arange(1, 30001, dtype=np.float32)
+    found = rules(linted(text, tmp_path, w=one, v=one))
+    assert found["equal-weights"].places == ("v",)
+    assert "120,000 bytes" in found["equal-weights"].cost
+    assert linted(text, tmp_path, w=one, v=one + 1) == []
+
+
+def test_old_and_new_files(tmp_path: Path) -> None:
+    old = PLAIN.replace('"" : 18', '"" : 9').replace("ir_version: 10", "ir_version: 14")
+    found = rules(linted(old, tmp_path))
+    assert {name: one.severity for name, one in found.items()} == {
+        "old-opset": "warning",
+        "new-ir": "warning",
+    }
+    unknown = rules(linted(PLAIN.replace('"" : 18', '"" : 999'), tmp_path))
+    assert unknown["unknown-opset"].severity == "error"
+    middle = rules(linted(PLAIN.replace('"" : 18', '"" : 12'), tmp_path))
+    assert middle["old-opset"].severity == "note"
+
+
+def test_operators_that_are_gone_or_foreign(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["" : 9, "own" : 1, "lib" : 1]> '
+        "g (float[1, 1, 2, 2] x) => (float[a, b, c, d] y) <float[4] s = {1, 1, 2, 2}> "
+        "{ [up] u = Upsample(x, s) [one] v = own.f(u) [two] y = lib.Odd(v) } "
+        '<domain: "own", opset_import: ["" : 9]> f (p) => (q) { q = Abs(p) }'
+    )
+    found = rules(linted(text, tmp_path))
+    assert found["deprecated-operator"].places == ("Upsample up",)
+    assert found["custom-operator"].places == ("lib::Odd two",)
+
+
+def test_dropout_in_inference_is_no_fault(tmp_path: Path) -> None:
+    text = "g (float[n] x) => (float[n] y) { [a] y = Dropout(x) }"
+    assert set(rules(linted(HEAD + text, tmp_path))) == {"no-op-nodes"}
+
+
+def test_names_with_blanks(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(PLAIN)
+    proto.graph.node[0].name = "my node"
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    model = file.load(path)
+    found = lint(model, shaped(model)[0], file.outline(path), list(weight_values(model)))
+    assert [(one.rule, one.places) for one in found] == [("odd-names", ("'my node'",))]
+
+
+def test_one_place_is_singular_and_errors_come_first(tmp_path: Path) -> None:
+    made: Callable[[list[str]], Finding | None] = lambda places: finding(  # noqa: E731
+        "r", "note", "{n} nodes without a name", places, "", ""
+    )
+    one, two, none = made(["a"]), made(["a", "b", "b"]), made([])
+    assert none is None and one is not None and two is not None
+    assert (one.what, two.what) == ("1 node without a name", "2 nodes without a name")
+    bad = np.array([1, np.nan, 1e-40, 4], np.float32)
+    text = HEAD + "g (float[n, 4] x) => (float[n, 4] y) { y = Mul(x, w) }"
+    found = linted(text, tmp_path, w=bad)
+    assert [f.severity for f in found] == ["error", "warning", "note", "note"]
+
+
+def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    linted(PLAIN, tmp_path)
+    model = file.load(tmp_path / "m.onnx")
+    assert shaped(model, {"x": (3, 4)})[0].graph.outputs[0].shape == [3, 4]
+    for shapes in ({"z": (1,)}, {"x": (3, 5)}, {"x": (3,)}):
+        with pytest.raises(OrtuneError):
+            shaped(model, shapes)
+
+
+def test_the_page_lists_every_rule() -> None:
+    root = Path(__file__).parents[4]
+    package = root / "src/ortune"
+    sources = [*package.glob("model/lint/*.py"), package / "analysis/inspection/inspect.py"]
+    text = "".join(path.read_text(encoding="utf-8") for path in sources)
+    every = set(re.findall(r'finding\(\s*"([a-z0-9-]+)"', text))
+    page = (root / "docs" / "looking.md").read_text(encoding="utf-8")
+    listed = {
+        rule
+        for line in page.splitlines()
+        if line[:3] == "| `"
+        for rule in re.findall(r"`([a-z0-9-]+)`", line.split("|")[1])
+    }
+    assert len(every) > 25
+    assert every <= listed

@@ -1,0 +1,144 @@
+"""Every row of the table of rules, measured again where its runtime is installed.
+
+A row of onnxruntime's CPU provider: its operator is put between pairs, onnxruntime optimizes the
+toy, and the surviving pairs are counted. OpenVINO's rows have a file of their own. TensorRT, CUDA
+and DirectML are not here: their rows are checked for form alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from tests.unit.quantization.qdq.rule_toys import KERNEL, TOYS, WIDE, Toy, integers
+from tests.unit.quantizing import normal
+
+from ortune.quantizers.common.qdq import runtime_rules
+from ortune.quantizers.common.qdq.runtime_rules import RULES, Gives, Rule
+
+
+def optimized(proto: onnx.ModelProto, folder: Path) -> list[onnx.NodeProto]:
+    """Return the nodes that onnxruntime makes of a file."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(onnx.load(folder / "optimized.onnx").graph.node)
+
+
+def around(toy: Toy, folder: Path) -> int:
+    """Return how many pairs' halves survive beyond those at the inputs and at the output."""
+    found = [node.op_type for node in optimized(toy.proto(), folder)]
+    inputs = 2 if "v_r" in toy.line else 1
+    return found.count("QuantizeLinear") + found.count("DequantizeLinear") - inputs - toy.pair
+
+
+def rows(provider: str, *gives: Gives) -> list[Any]:
+    found = [r for r in RULES if r.provider == provider and r.gives in gives]
+    return [pytest.param(r, id="-".join(filter(None, (r.op, r.case)))) for r in found]
+
+
+PLACED = (Gives.INTEGER, Gives.MOVES, Gives.ABSORBED)
+
+
+@pytest.mark.parametrize("row", rows("cpu", *PLACED))
+def test_no_pair_survives_on_the_cpu(row: Rule, tmp_path: Path) -> None:
+    left = around(TOYS[row.op, row.case], tmp_path)
+    # A linear Resize computes in float itself; its row says so.
+    assert left == (2 if "itself in float" in row.source else 0)
+
+
+@pytest.mark.parametrize("row", rows("cpu", Gives.FLOAT))
+def test_pairs_survive_on_the_cpu(row: Rule, tmp_path: Path) -> None:
+    left = around(TOYS[row.op, row.case], tmp_path)
+    # Softmax fuses: its row is about what it costs, and says so.
+    assert left == 0 if "fuses" in row.source else left > 0
+
+
+@pytest.mark.parametrize(
+    "op", sorted({r.op for r in RULES if r.gives is Gives.MOVES} - {"Resize"})
+)
+def test_what_moves_values_needs_one_grid(op: str, tmp_path: Path) -> None:
+    toy = TOYS[op, ""]
+    two = Toy(toy.line, toy.shape, "other", toy.weights)
+    assert around(two, tmp_path) > 0
+
+
+def test_an_absorbed_activation_needs_a_grid_from_zero(tmp_path: Path) -> None:
+    toy = TOYS["Relu", "behind Conv, Gemm or Add"]
+    moved = {"zero": np.uint8(10)}
+    assert around(Toy(toy.line, weights={**KERNEL, **moved}, parts=toy.parts), tmp_path) > 0
+
+
+def test_a_float_convolution_between_pairs_is_quantized_by_the_runtime(tmp_path: Path) -> None:
+    toy = Toy("y = Conv(x_r, kernel)", weights={"kernel": normal(6, 4, 3, 3)})
+    assert "QLinearConv" in [node.op_type for node in optimized(toy.proto(), tmp_path)]
+
+
+def test_steps_by_column_of_stacked_matrices_fail_in_the_run() -> None:
+    stacked = integers(3, 16, 24, axis=2)
+    toy = Toy("y = MatMul(x_r, w_r)", "3,5,16", weights=stacked, pair=False, parts=WIDE.format(2))
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(toy.proto().SerializeToString(), options)
+    feed = {"x": normal(3, 5, 16), "v": normal(3, 5, 16)}
+    with pytest.raises(Exception, match="zero point"):
+        session.run(None, feed)
+
+
+def test_a_pair_with_a_list_of_one_step_does_not_load() -> None:
+    toy = Toy("y = Add(x_r, v_r)", weights={"other": np.array([0.05], np.float32)})
+    listed = {"zero": np.array([0], np.uint8), "scale": np.array([0.02], np.float32)}
+    proto = Toy(toy.line, weights={**(toy.weights or {}), **listed}).proto()
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    with pytest.raises(Exception, match="scalar"):
+        ort.InferenceSession(proto.SerializeToString(), options)
+
+
+def test_eight_bits_of_both_sides_overflow_sixteen() -> None:
+    """VPMADDUBSW adds two products of u8 and s8 in int16; seven bits of weight always fit."""
+    most = np.iinfo(np.int16).max
+    assert most < 2 * 255 * 127
+    assert most >= 2 * 255 * 63
+
+
+@pytest.mark.parametrize(
+    ("flags", "gives"),
+    [
+        (frozenset({"avx2", "avx512_vnni"}), None),
+        (frozenset({"avx2", "avx_vnni"}), None),
+        (frozenset({"avx2"}), Gives.REDUCED),
+        (frozenset({"asimd", "asimddp"}), Gives.SIGNED),
+        (frozenset(), None),
+    ],
+)
+def test_instruction_sets(flags: frozenset[str], gives: Gives | None) -> None:
+    assert runtime_rules.for_cpu(flags) is gives
+
+
+@pytest.mark.parametrize("row", RULES, ids=lambda r: "-".join((r.provider, r.isa, r.op, r.case)))
+def test_form(row: Rule) -> None:
+    assert row.source
+    assert row.isa == "any" or row.op == "*"
+    if row.provider == "cpu" and row.gives in (*PLACED, Gives.FLOAT):
+        assert (row.op, row.case) in TOYS
+
+
+NAMED = ("INTEGER", "STORED", "JOINED", "MOVES", "FLOAT", "ABSORBED")
+
+
+def test_no_row_contradicts_another() -> None:
+    keys = [(r.op, r.provider, r.isa, r.case) for r in RULES if r.gives.name in NAMED]
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.mark.parametrize("target", runtime_rules.TARGETS)
+def test_every_target_has_layers(target: runtime_rules.Target) -> None:
+    assert {"Conv", "MatMul"} <= set(runtime_rules.of_layers(target))
+    assert not set(runtime_rules.between(target)) & set(runtime_rules.LAYERS)
+    assert runtime_rules.symmetric_s8(target) is (target in ("tensorrt", "cuda"))

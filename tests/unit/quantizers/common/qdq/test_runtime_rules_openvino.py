@@ -1,0 +1,92 @@
+"""The rules about OpenVINO: what its graph computes in float is counted, row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from tests.unit.quantization.qdq.rule_toys import PAIR, TOYS, Toy, integers
+
+from ortune.quantizers.common.qdq.runtime_rules import LAYERS, RULES, Gives, Rule
+
+ov = pytest.importorskip("openvino")
+
+ENDS = 2
+"""The quantization of the input and the widening of the output are in float."""
+
+
+def rows(*gives: Gives) -> list[Any]:
+    found = [r for r in RULES if r.provider == "openvino" and r.gives in gives]
+    return [pytest.param(r, id=f"{r.op} {r.case}".strip()) for r in found]
+
+
+@pytest.mark.parametrize("row", rows(Gives.INTEGER, Gives.MOVES))
+def test_runs_in_integers(row: Rule) -> None:
+    inner = 1 if "itself in float" in row.source else 0
+    assert len(in_float(row)) <= ENDS + inner
+
+
+@pytest.mark.parametrize("row", rows(Gives.JOINED))
+def test_runs_in_one_kernel_that_reads_and_writes_integers(row: Rule) -> None:
+    assert {kind for kind in in_float(row) if kind != "Reorder"} == {"Subgraph"}
+
+
+@pytest.mark.parametrize("row", rows(Gives.FLOAT))
+def test_runs_in_float(row: Rule) -> None:
+    assert len(in_float(row)) > ENDS
+
+
+def in_float(row: Rule) -> list[str]:
+    """Return the kinds of nodes that OpenVINO runs in float for a row's toy."""
+    toy = TOYS[row.op, row.case]
+    proto = toy.proto() if row.op in LAYERS else between(toy)
+    model = ov.Core().read_model(proto.SerializeToString())
+    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    infos = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
+    return [
+        info["layerType"].astype(str)
+        for info in infos
+        if info["layerType"].astype(str) not in ("Const", "Input", "Output")
+        and info["runtimePrecision"].astype(str) == "f32"
+    ]
+
+
+def between(toy: Toy) -> onnx.ModelProto:
+    """Put a toy's operator between two layers: alone OpenVINO would not compute it in integers."""
+    front = integers(4, 4, 1, 1, axis=0)
+    held = {"scale": np.float32(0.02), "other": np.float32(0.05), "zero": np.uint8(0)}
+    held |= {f"front{name[1:]}": array for name, array in front.items()} | dict(toy.weights or {})
+    lines = [PAIR.format("i", "scale"), layer("x", "i_r", "front", "Conv", 0)]
+    lines.append(PAIR.format("x", "scale"))
+    if "v_r" in toy.line:
+        lines += [layer("v", "i_r", "front", "Conv", 0), PAIR.format("v", "other")]
+    shape = _shape(lines, toy, held)
+    square = len(shape) == 4
+    back = integers(4, shape[1], 1, 1, axis=0) if square else integers(shape[-1], 4, axis=1)
+    held |= {f"back{name[1:]}": array for name, array in back.items()}
+    last = layer("z", "y_r", "back", "Conv" if square else "MatMul", 0 if square else 1)
+    return _proto([*lines, toy.line, PAIR.format("y", toy.out), last], held)
+
+
+def layer(result: str, x: str, name: str, op: str, axis: int) -> str:
+    """Return the lines of a layer with integer weights."""
+    wide = f"{result}_w = DequantizeLinear<axis = {axis}>({name}, {name}s, {name}z)"
+    return f"{wide} {result} = {op}({x}, {result}_w)"
+
+
+def _shape(lines: list[str], toy: Toy, held: dict[str, Any]) -> list[int]:
+    proto = onnx.shape_inference.infer_shapes(_proto([*lines, toy.line, "z = Identity(y)"], held))
+    value = next(value for value in proto.graph.value_info if value.name == "y")
+    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+
+def _proto(lines: list[str], held: dict[str, Any]) -> onnx.ModelProto:
+    text = f"""<ir_version: 9, opset_import: ["": 17, "com.microsoft": 1]>
+    g (float[1,4,8,8] i) => (float z) {{ {" ".join(lines)} }}"""
+    proto = onnx.parser.parse_model(text)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    for name, array in held.items():
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(array), name))
+    return proto

@@ -1,0 +1,142 @@
+"""The plots of a report show what the ledger holds, and no more than is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.unit import studies
+
+from ortune.backends.cpu import Cpu
+from ortune.core.acceptance import Goal
+from ortune.core.section import Block, Intervals, Lines, Scatter, Table
+from ortune.core.step import Recipe
+from ortune.core.study import Study
+from ortune.core.trial import Block as Turn
+from ortune.core.trial import Burst, Interval, Pair, Plan, Trial
+from ortune.reporting.sections.distribution import DistributionSection
+from ortune.reporting.sections.front import FrontSection
+from ortune.reporting.sections.plans import PlansSection
+from ortune.reporting.sections.search import SearchSection
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return studies.study(tmp_path)
+
+
+def with_trials(study: Study, *more: Trial) -> Study:
+    return replace(study, trials=(*study.trials[:-1], *more, study.trials[-1]))
+
+
+def plan(name: str, ratio: float) -> Trial:
+    return studies.trial(f"{name:0<16}"[:16], Plan(Recipe(name), Cpu()), ratio)
+
+
+def rows(study: Study) -> dict[str, tuple[str, str, str]]:
+    plot = next(b for b in PlansSection().blocks(study) if isinstance(b, Intervals))
+    return {one.label: (one.tone, one.figure, one.note) for one in plot.rows}
+
+
+def one(kind: type[Block], blocks: object) -> Block:
+    assert isinstance(blocks, list)
+    return next(block for block in blocks if isinstance(block, kind))
+
+
+def test_every_plan_is_an_interval_the_fastest_first(study: Study) -> None:
+    lone = replace(plan("lone", 0.6), effort="screen", ratio=Interval(0.6, 0.0, math.inf))
+    cut = replace(plan("cut", 1.9), stopped="after its first burst")
+    found = rows(with_trials(study, plan("once", 0.8), lone, cut))
+    assert list(found) == [
+        "fp16 @ cpu",
+        "clean @ cpu(threads=1)",
+        "lone @ cpu",
+        "once @ cpu",
+        "original",
+        "int8-static @ cpu",
+        "cut @ cpu",
+        "int8-dynamic @ cpu",
+    ]
+    assert found["fp16 @ cpu"] == ("lose", "2.50x [2.38-2.56]", "outside the accuracy budget")
+    assert found["clean @ cpu(threads=1)"][::2] == ("win", "winner, accuracy proved")
+    assert found["lone @ cpu"] == ("open", "about 1.67x", "one block alone")
+    assert found["once @ cpu"] == ("open", "1.25x [1.22-1.27]", "")
+    assert found["original"][:2] == ("original", "1")
+    assert found["cut @ cpu"][::2] == ("lose", "stopped early")
+    assert found["int8-dynamic @ cpu"] == ("lose", "-", "failed")
+
+
+def test_a_finalist_that_did_not_win_is_marked(study: Study) -> None:
+    other = replace(plan("other", 0.7), part="final")
+    assert rows(with_trials(study, other))["other @ cpu"][0] == ""
+
+
+def test_of_very_many_plans_the_best_are_drawn_with_finalists_and_the_original(
+    study: Study,
+) -> None:
+    slow = replace(plan("slow", 9.0), part="final")
+    many = (plan(f"p{n:02d}", 0.7 + n / 1000) for n in range(60))
+    found = rows(with_trials(study, slow, *many))
+    assert len(found) == 40 and {"slow @ cpu", "original", "p00 @ cpu"} <= set(found)
+
+
+def test_nothing_is_drawn_where_nothing_was_tried(study: Study) -> None:
+    alone = replace(study, trials=study.trials[:1])
+    for section in (PlansSection, DistributionSection, SearchSection, FrontSection):
+        assert not list(section().blocks(alone))
+
+
+def timed(study: Study, scale: float) -> Study:
+    """Give the winner a hundred runs of 1.00 to 1.99 ms, at `scale` of the original's."""
+    ns = tuple(1_000_000 + 10_000 * n for n in range(100))
+    waited = (0.0,) * len(ns)
+    turn = Turn(Burst(ns, waited), Burst(tuple(int(n * scale) for n in ns), waited))
+    best = study.trials[-1]
+    assert best.measurement is not None
+    measured = replace(best.measurement, pairs=(Pair((turn,)),))
+    return replace(study, trials=(*study.trials[:-1], replace(best, measurement=measured)))
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.99, 0.01])
+def test_the_histograms_hold_the_runs_behind_the_ratio(study: Study, scale: float) -> None:
+    made = list(DistributionSection().blocks(timed(study, scale)))
+    chart = one(Lines, made)
+    assert isinstance(chart, Lines)
+    for line, top in zip(chart.lines, (1.94, 1.94 * scale), strict=True):
+        levels = [y for (_, y), (_, after) in zip(line.points, line.points[1:], strict=False)]
+        assert 94 <= sum(levels[1::2]) <= 100.01, "all but the slowest"
+        assert max(x for x, _ in line.points) == pytest.approx(top, rel=0.1, abs=0.05)
+    table = one(Table, made)
+    assert isinstance(table, Table)
+    original, winner = table.rows
+    assert original[:3] == ("original", "100", "1.495") and winner[1] == "100"
+
+
+def test_the_best_so_far_grows_with_what_keeps_the_budget(study: Study) -> None:
+    chart = one(Lines, list(SearchSection().blocks(study)))
+    assert isinstance(chart, Lines)
+    (line,) = chart.lines
+    assert line.points[0] == (0.0, 1.0) and line.points[-1][1] == pytest.approx(1 / 0.52)
+    assert max(y for _, y in line.points) == 2.0, "fp16 is faster, outside the budget"
+    assert line.points[-1][0] == pytest.approx(sum(trial.seconds for trial in study.trials))
+    assert {mark.tone for mark in chart.marks} == {"timed", "lose", "final"}
+    assert chart.marks[0].label == "clean @ cpu(threads=1)", "what led is named first"
+
+
+def test_scores_and_speeds_have_error_bars(study: Study) -> None:
+    plot = one(Scatter, list(FrontSection().blocks(study)))
+    assert isinstance(plot, Scatter)
+    points = {point.label: point for point in plot.points}
+    fp16 = points["fp16 @ cpu"]
+    assert fp16.x_span == pytest.approx((1 / 0.42, 1 / 0.39))
+    assert fp16.y_span == pytest.approx((0.9098, 0.9102))
+    assert points["original"].x_span is None and points["original"].y_span is None
+
+
+def test_where_size_is_preferred_it_is_what_stands_against_speed(study: Study) -> None:
+    wanted = replace(study.job, wanted=Goal("size"))
+    plot = one(Scatter, list(FrontSection().blocks(studies.changed(study, job=wanted))))
+    assert isinstance(plot, Scatter)
+    assert {point.y for point in plot.points} == {5.4, 1.4}

@@ -1,0 +1,116 @@
+"""Where a new measurement will fall is stated in the report and travels in the bundle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from benchmarks.noise import again
+from tests.unit import studies
+
+from ortune.bundle.pack import pack
+from ortune.bundle.read import evidence, read
+from ortune.core.plugins import codec
+from ortune.core.section import Text
+from ortune.core.study import Study
+from ortune.core.trial import Block as Turn
+from ortune.core.trial import Burst, Interval, Pair, Trial, Verdict
+from ortune.measurement.timing import stats
+from ortune.reporting.sections.noise import NoiseSection
+from ortune.reporting.sections.verdict import VerdictSection
+
+FORESEEN = Interval(0.52, 0.491, 0.552)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    made = studies.study(tmp_path)
+    final = replace(made.trials[-1], predicted=FORESEEN)
+    return replace(made, trials=(*made.trials[:-1], final))
+
+
+def texts(study: Study) -> list[str]:
+    return [one.text for one in VerdictSection().blocks(study) if isinstance(one, Text)]
+
+
+def test_the_verdict_says_where_a_new_measurement_falls(study: Study) -> None:
+    said = "Ratio of latency 0.520 [0.510, 0.535]; a new measurement falls in 0.491-0.552 (95 %)."
+    assert said in texts(study)
+    assert study.predicted(study.best) == Interval(1 / 0.52, 1 / 0.552, 1 / 0.491)
+
+
+def colour(study: Study) -> str:
+    """The tone of the first line."""
+    return next(one.tone for one in VerdictSection().blocks(study) if isinstance(one, Text))
+
+
+def test_the_colour_is_that_of_the_whole_claim(study: Study) -> None:
+    best = study.trials[-1]
+    assert colour(study) == "good"
+    likely = replace(best, scores=(replace(best.scores[0], verdict=Verdict.LIKELY),))
+    doubtful = replace(best, predicted=Interval(0.98, 0.95, 1.01))
+    for changed in (likely, doubtful):
+        assert colour(replace(study, trials=(*study.trials[:-1], changed))) == "warn"
+    said = texts(replace(study, trials=(*study.trials[:-1], doubtful)))
+    assert "A new measurement may find no gain." in said
+    alone = replace(study, trials=study.trials[:1])
+    assert colour(alone) == "plain"
+    assert colour(studies.changed(alone, too_noisy=True, advice=("pin it",))) == "warn"
+
+
+def test_a_claim_of_disturbed_runs_is_not_green(study: Study) -> None:
+    best = study.trials[-1]
+    assert best.measurement is not None
+
+    def waited(*shares: float) -> Study:
+        burst = Burst((1_000_000,) * len(shares), shares)
+        taken = replace(best.measurement, pairs=(Pair((Turn(burst, burst),)),))
+        return replace(study, trials=(*study.trials[:-1], replace(best, measurement=taken)))
+
+    assert colour(waited(0.0, 0.01, 0.5, -1.0)) == "good", "unknown ones do not count"
+    busy = waited(0.0, 0.03, 0.5)
+    assert colour(busy) == "warn"
+    assert "67 % of the runs behind the speed-up waited for a CPU." in texts(busy)
+
+
+def test_a_run_of_before_says_nothing_of_it(tmp_path: Path) -> None:
+    old = studies.study(tmp_path)
+    assert not any("new measurement" in text for text in texts(old))
+    assert old.predicted(old.best) is None
+
+
+def test_a_bundle_carries_it(study: Study, tmp_path: Path) -> None:
+    bundle = read(pack(study, tmp_path / "toy.ortune"))
+    assert bundle.evidence.trials[-1].predicted == FORESEEN
+    assert again.stated(bundle.evidence)[1] == FORESEEN
+
+
+def test_an_older_bundle_predicts_from_its_raw_samples(tmp_path: Path) -> None:
+    made = studies.study(tmp_path)
+    taken = evidence(made, [made.best])
+    data = codec.encode(taken)
+    for trial in data["trials"]:
+        del trial["predicted"]
+    old = codec.decode(type(taken), data)
+    measured = old.trials[-1].measurement
+    assert measured is not None
+    assert again.stated(old)[1] == stats.prediction(measured.pairs)
+
+
+def test_a_trial_keeps_it_through_json() -> None:
+    trial = replace(studies.baseline(), predicted=FORESEEN)
+    assert codec.decode(Trial, codec.encode(trial)).predicted == FORESEEN
+
+
+def test_a_machine_too_noisy_for_a_verdict_says_so_and_what_to_change(study: Study) -> None:
+    advice = ("5.0 % of the CPU time was stolen: use another machine", "the governor: set it")
+    level = replace(study.trials[-1], ratio=Interval(0.8, 0.6, 1.07))
+    claimed = studies.changed(study, advice=advice, too_noisy=True)
+    assert texts(claimed)[2] == f"Measured on a noisy machine: {advice[0]}.", "a claim stands"
+    assert colour(claimed) == "warn"
+    noisy = replace(claimed, trials=(*study.trials[:-1], level))
+    assert texts(noisy)[1] == f"This machine was too noisy for a verdict: {advice[0]}."
+    warned = [b for b in NoiseSection().blocks(noisy) if isinstance(b, Text)]
+    assert [one.tone for one in warned] == ["warn", "warn"]
+    assert not any("too noisy" in text for text in texts(studies.changed(study, advice=advice)))

@@ -1,0 +1,54 @@
+"""Refusals in the words of both fronts; nothing of this machine is told."""
+
+from __future__ import annotations
+
+import http
+
+import grpc
+import pytest
+
+from ortune.core.errors import BadData, OrtuneError
+from ortune.serving.protocol.status import Refused, Status, refused
+
+
+@pytest.mark.parametrize("status", Status)
+def test_both_fronts_know_every_status(status: Status) -> None:
+    assert status.http == 499 or http.HTTPStatus(status.http)  # 499 is nginx's, and Triton's
+    assert grpc.StatusCode[status.grpc]
+
+
+def test_one_line_for_the_wire() -> None:
+    assert Refused("it is wrong.", fix="mend it").text == "it is wrong. mend it"
+    assert str(Refused("it is wrong")) == "it is wrong"
+    assert isinstance(Refused("it is wrong"), OrtuneError)
+
+
+def test_a_clients_names_are_cut_and_spelled_out() -> None:
+    told = Refused(f"no input '\x1b[31m' {'a' * 10**6}").text
+    assert len(told) < 600 and "\x1b" not in told and "\\x1b" in told
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (BadData("input '/a/x.y' is odd", fix="even it"), Status.INVALID, "'/a/x.y' is odd. even"),
+        (TimeoutError(), Status.TIMED_OUT, "timeout"),
+        (OrtuneError("/srv/me/m.onnx: gone", fix="look in /srv/me"), Status.INTERNAL, "m.onnx:"),
+        (RuntimeError("open /var/lib/x/y failed"), Status.INTERNAL, "open y failed"),
+        (ValueError("1 / 2 and a/b are fine"), Status.INTERNAL, "1 / 2 and a/b are fine"),
+        (KeyError(), Status.INTERNAL, "KeyError"),
+        (Refused("so", Status.UNAVAILABLE), Status.UNAVAILABLE, "so"),
+    ],
+)
+def test_errors_become_refusals(error: Exception, status: Status, text: str) -> None:
+    found = refused(error)
+    assert found.status is status and text in found.text
+    assert "/home" not in found.text and "/var" not in found.text
+
+
+def test_what_a_runtime_says_loses_its_sources() -> None:
+    said = (
+        "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : /onnxruntime_src/onnxruntime/core/a.cc:90 "
+        "Got invalid dimensions"
+    )
+    assert refused(RuntimeError(said)).text == "Got invalid dimensions"

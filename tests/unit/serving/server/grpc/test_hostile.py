@@ -1,0 +1,69 @@
+"""Broken messages against a server that runs: refused each in its words, and nobody is slower."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from random import Random
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from tests.fuzz import mutate, wire
+from tests.unit.server.grpc.scripted import answer, body, path, serving
+
+from ortune.serving.protocol import messages
+
+ROUND = 100
+CODES = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED", "UNAVAILABLE"}
+
+
+def broken(rng: Random) -> bytes:
+    """Return a request in which something is wrong, or next to nothing right."""
+    arrays = {
+        name: np.arange(rng.randrange(5), dtype=kind)
+        for name, kind in (("x", "float32"), ("ids", "int64"), ("h", "float16"))
+    }
+    valid = body(id="7", **arrays)
+    return mutate.either(
+        rng,
+        lambda: mutate.raw(rng, valid),
+        lambda: wire.change(rng, valid, messages.message("ModelInferRequest").DESCRIPTOR),
+        lambda: rng.randbytes(rng.randrange(200)),
+        lambda: valid[: rng.randrange(len(valid) + 1)],
+    )
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.long)])
+async def test_the_server_stands(rounds: int, caplog: pytest.LogCaptureFixture) -> None:
+    """After the first rounds its memory does not grow, and a good request is answered."""
+    rng = Random(18)
+
+    async def code(call: grpc.aio.UnaryUnaryCall) -> str:
+        try:
+            await call
+        except grpc.aio.AioRpcError as error:
+            assert "\n" not in (error.details() or "") and "ortune/" not in (error.details() or "")
+        return str((await call.code()).name)
+
+    process, before = psutil.Process(os.getpid()), 0
+    async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
+        methods = [path(name) for name in messages.methods() if name != "ModelStreamInfer"]
+        for number in range(rounds):
+            chosen = [path("ModelInfer")] * ROUND
+            if number % 4 == 3:
+                chosen = [rng.choice(methods) for _ in range(ROUND)]
+            calls = [channel.unary_unary(one)(broken(rng), timeout=30) for one in chosen]
+            found = await asyncio.gather(*map(code, calls))
+            assert set(found) <= CODES
+            streamed = channel.stream_stream(path("ModelStreamInfer"))(
+                [broken(rng) for _ in range(10)]
+            )
+            assert len([one async for one in streamed]) == 10
+            good = await channel.unary_unary(path("ModelInfer"))(body(id="good"), timeout=10)
+            assert answer(good).id == "good"
+            if number == rounds // 4:
+                before = process.memory_info().rss
+        assert process.memory_info().rss < before * 1.1 + (8 << 20)
+    assert not caplog.records

@@ -1,0 +1,204 @@
+"""ModelInfer: every type there and back, refusals in clean words, deadlines, calls given up."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as sync_client
+from tests.unit.server.grpc.scripted import (
+    Doubling,
+    Models,
+    Seen,
+    answer,
+    body,
+    connected,
+    path,
+    refusal,
+    serving,
+    settled,
+)
+from tritonclient.utils import np_to_triton_dtype
+
+from ortune.serving.protocol import messages
+from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.server.grpc import inference as calls
+
+
+def given(module: object, name: str, array: np.ndarray) -> sync_client.InferInput:
+    made = module.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))  # type: ignore[attr-defined]
+    made.set_data_from_numpy(array)
+    return made
+
+
+async def test_text_and_several_tensors_through_the_client_that_blocks() -> None:
+    text = np.array([b"", b"caf\xc3\xa9", b"\x00\xff"], object)
+    large = np.arange(200_000, dtype=np.float32).reshape(2, -1)
+    async with serving() as (_, address):
+        client = sync_client.InferenceServerClient(address)
+        inputs = [given(sync_client, "t", text), given(sync_client, "x", large)]
+        for compression in (None, "gzip", "deflate"):
+            result = await asyncio.to_thread(
+                client.infer, "m", inputs, compression_algorithm=compression
+            )
+            assert list(result.as_numpy("t_out")) == list(text)
+            assert (result.as_numpy("x_out") == 2 * large).all()
+        client.close()
+
+
+@pytest.mark.parametrize("status", list(Status))
+async def test_a_refusal_has_its_status_and_text(status: Status) -> None:
+    model, seen = Doubling(), Seen()
+    model.fails["bad"] = Refused("what is wrong", status, "what to do")
+    async with connected(Models(model), seen=seen) as (_, channel):
+        call = channel.unary_unary(path("ModelInfer"))(body(id="bad"))
+        assert await refusal(call) == (status.grpc, "what is wrong. what to do")
+    (told,) = seen.requests
+    assert (told.front, told.model, told.version, told.id) == ("grpc", "m", "1", "bad")
+    assert (told.status, told.error) == (status.grpc, "what is wrong. what to do")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (ValueError("/srv/models/secret/m.onnx broke\nTraceback"), "INTERNAL", "m.onnx broke"),
+        (TimeoutError(), "DEADLINE_EXCEEDED", "Request timeout expired"),
+    ],
+)
+async def test_an_error_that_nobody_foresaw_is_told_in_one_clean_line(
+    error: Exception, status: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Doubling()
+    model.fails["bad"] = error
+    async with connected(Models(model)) as (_, channel):
+        call = channel.unary_unary(path("ModelInfer"))
+        found, told = await refusal(call(body(id="bad")))
+        assert found == status and text in told
+        assert "secret" not in told and "\n" not in told
+        assert answer(await call(body(id="good"))).id == "good"
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        (b"\xff\xff", "failed to parse the request"),
+        (b"\x0a\x7f", "failed to parse the request"),
+        (b"\x2a\x00" * 40_000, "the request has more than"),
+        (b"\x1f\x8b garbage", "the compressed message is damaged"),
+        (gzip.compress(b"\x0a\x01m" * 9, mtime=0)[:-9], "the compressed message is damaged"),
+        (zlib.compress(b"\xff\xff"), "failed to parse the request"),
+        (body(model="other"), "Request for unknown model: 'other' is not found"),
+        (b"", "Request for unknown model: '' is not found"),
+    ],
+)
+async def test_what_is_no_request_is_refused(
+    sent: bytes, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
+        found, told = await refusal(channel.unary_unary(path("ModelInfer"))(sent))
+        assert found in ("INVALID_ARGUMENT", "NOT_FOUND") and told.startswith(text)
+    assert not caplog.records
+
+
+async def test_a_request_larger_than_the_cap_is_refused_also_when_it_inflates(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The cap is that of the sent bytes and that of the inflated ones."""
+    large = body(np.zeros(1 << 19))
+    async with connected(Models(max_body=1 << 20)) as (_, channel):
+        call = channel.unary_unary(path("ModelInfer"))
+        status, text = await refusal(call(large))
+        assert status == "RESOURCE_EXHAUSTED" and "larger than max" in text
+        for packed in (gzip.compress(large), zlib.compress(large)):
+            status, text = await refusal(call(packed))
+            assert status == "RESOURCE_EXHAUSTED" and "when it is inflated" in text
+        for algorithm in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+            status, text = await refusal(call(large, compression=algorithm))
+            assert status == "RESOURCE_EXHAUSTED" and "when it is inflated" in text
+        assert answer(await call(body(np.zeros(1 << 17), id="fits"))).id == "fits"
+    assert not caplog.records
+
+
+async def test_the_deadline_of_a_call_ends_its_wait(caplog: pytest.LogCaptureFixture) -> None:
+    model, seen = Doubling(), Seen()
+    model.go.clear()
+    async with connected(Models(model), seen=seen) as (_, channel):
+        call = channel.unary_unary(path("ModelInfer"))
+        status, _ = await refusal(call(body(id="late"), timeout=0.3))
+        assert status == "DEADLINE_EXCEEDED"
+        await settled(lambda: model.given_up == ["late"])
+        await settled(lambda: seen.requests)
+        assert 0 < model.seen[0].timeout_us <= 310_000, "gRPC rounds a deadline up"
+        assert seen.requests[0].status == "CANCELLED"
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("asked_us", "deadline_s", "least", "most"),
+    [
+        (0, None, 0, 0),
+        (5000, None, 5000, 5000),
+        (5000, 10, 5000, 5000),
+        (20_000_000, 10, 9_000_000, 11_000_000),
+        (0, 600, 0, 0),  # the server's own limit is shorter
+        (0, 10, 9_000_000, 11_000_000),
+    ],
+)
+async def test_a_request_waits_no_longer_than_its_call(
+    asked_us: int, deadline_s: float | None, least: int, most: int
+) -> None:
+    request = messages.message("ModelInferRequest").FromString(body())
+    if asked_us:
+        request.parameters["timeout"].int64_param = asked_us
+    model = Doubling()
+    async with connected(Models(model, timeout_s=60)) as (_, channel):
+        call = channel.unary_unary(path("ModelInfer"))
+        await call(request.SerializeToString(), timeout=deadline_s)
+        assert least <= model.seen[0].timeout_us <= most
+
+
+async def test_a_call_that_is_given_up_leaves_the_queue(caplog: pytest.LogCaptureFixture) -> None:
+    model = Doubling()
+    model.go.clear()
+    async with connected(Models(model)) as (_, channel):
+        call = channel.unary_unary(path("ModelInfer"))(body(id="gone"))
+        await settled(lambda: model.seen)
+        call.cancel()
+        await settled(lambda: model.given_up == ["gone"])
+    assert not caplog.records
+
+
+async def test_a_client_that_sends_no_message_holds_no_place(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(calls, "RECEIVE_S", 0.3)
+    async with serving() as (_, address), grpc.aio.insecure_channel(address) as channel:
+        begun = channel.stream_unary(path("ModelInfer"))()
+        status, text = await refusal(begun)
+        assert (status, text) == (
+            "DEADLINE_EXCEEDED",
+            "the message did not arrive within 0.3 s",
+        )
+        ended = channel.stream_unary(path("ModelInfer"))()
+        await ended.done_writing()
+        assert await refusal(ended) == ("INVALID_ARGUMENT", "the call has no message")
+    assert not caplog.records
+
+
+async def test_a_log_line_has_the_ids_of_the_caller() -> None:
+    seen = Seen()
+    metadata = (("x-request-id", "from-header"), ("traceparent", "00-abc-def-01"))
+    async with connected(seen=seen) as (_, channel):
+        call = channel.unary_unary(path("ModelInfer"))
+        assert answer(await call(body(), metadata=metadata)).id == ""
+        await call(body(id="from-body"), metadata=metadata)
+    assert [one.id for one in seen.requests] == ["from-header", "from-body"]
+    assert {one.trace for one in seen.requests} == {"00-abc-def-01"}
+    assert {one.status for one in seen.requests} == {"OK"}
+    assert all(one.ms > 0 for one in seen.requests)
+    assert {(one.queue_ms, one.rows) for one in seen.requests} == {(3.0, 2)}

@@ -1,0 +1,263 @@
+"""Infer requests over HTTP: what is answered is what the engine answers."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.unit.server.http.asking import GATE, client, request
+
+from ortune.core.facts import TensorSpec
+from ortune.serving.protocol.status import Refused
+from ortune.serving.server.http.routes import raw_request
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+URL = "/v2/models/toy/infer"
+LENGTH = "inference-header-content-length"
+
+
+async def test_json_in_json_out(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
+        found = await ask.infer("toy", {"x": X}, id="seven")
+        assert found.status == 200 and found.headers["content-type"] == "application/json"
+        assert LENGTH not in found.headers
+        assert found.json["model_name"] == "toy" and found.json["model_version"] == "1"
+        assert found.json["id"] == "seven"
+        assert found.output("doubled") == {
+            "name": "doubled",
+            "datatype": "FP32",
+            "shape": [2, 4],
+            "data": (2 * X).ravel().tolist(),
+        }
+        assert found.output("summed")["data"] == X.sum(1).tolist()
+        versioned = await ask("POST", "/v2/models/toy/versions/1/infer", request({"x": X})[0])
+        assert versioned.json["outputs"] == found.json["outputs"]
+    log = ask.log.getvalue()
+    assert re.search(r"front=http model=toy/1 id=seven status=200 ms=\S+ queue_ms=\S+ rows=2", log)
+
+
+async def test_binary_in_binary_out(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
+        found = await ask.infer("toy", {"x": X}, True, parameters={"binary_data_output": True})
+        assert found.headers["content-type"] == "application/octet-stream"
+        head = int(found.headers[LENGTH])
+        told = json.loads(found.body[:head])["outputs"]
+        assert [one["parameters"]["binary_data_size"] for one in told] == [32, 8]
+        assert found.body[head:] == (2 * X).tobytes() + X.sum(1).tobytes()
+        mixed = await ask.infer(
+            "toy",
+            {"x": X},
+            outputs=[
+                {"name": "summed", "parameters": {"binary_data": True}},
+                {"name": "doubled", "parameters": {"classification": 1}},
+            ],
+        )
+        head = int(mixed.headers[LENGTH])
+        assert mixed.body[head:] == X.sum(1).tobytes()
+        _, classes = json.loads(mixed.body[:head])["outputs"]
+        assert classes["datatype"] == "BYTES" and classes["shape"] == [2, 1]
+
+
+async def test_a_body_in_parts_is_read_in_place(tmp_path: Path) -> None:
+    """Whatever the length of the JSON is, and wherever the parts end."""
+    x = np.arange(200_000, dtype=np.float32).reshape(2, -1)
+    asked = {"binary_data_output": True}
+    async with client(tmp_path, GATE) as ask:
+        for pad in range(9):
+            body, headers = request({"x": x}, True, id="i" * pad, parameters=asked)
+            parts = [body[:7], body[7 : 100_000 + pad], b"", body[100_000 + pad :]]
+            found = await ask("POST", f"/v2/models/{GATE}/infer", parts, headers)
+            assert found.body[int(found.headers[LENGTH]) :] == (2 * x).tobytes()
+            taken = ask.session.seen[-1]
+            assert taken.flags.aligned and not taken.flags.owndata
+
+
+async def test_several_inputs_and_texts(tmp_path: Path) -> None:
+    async with client(tmp_path, "two", "words") as ask:
+        a, b = np.float32([[1, -2]]), np.array([[1, -2, 3]])
+        found = await ask.infer("two", {"b": b, "a": a})
+        assert found.output("p")["data"] == [-1, 2]
+        assert found.output("q") == {
+            "name": "q",
+            "datatype": "INT64",
+            "shape": [1, 3],
+            "data": [1, 2, 3],
+        }
+        words = await ask.infer("words", {"word": np.array(["ä", ""], object)})
+        assert words.output("same")["data"] == ["ä", ""]
+
+
+WRONG: tuple[tuple[bytes, dict[str, str], str], ...] = (
+    (b"", {}, "inference header size should be in range"),
+    (b"[" * 100_000, {}, "failed to parse the request JSON buffer"),
+    (b'{"inputs": []}', {}, "expected 1 inputs but got 0"),
+    (b"{}", {LENGTH: "x"}, "Unable to parse Inference-Header-Content-Length, got: x"),
+    (b"{}", {LENGTH: "9" * 5000}, "Unable to parse Inference-Header-Content-Length, got"),
+    (b"{}", {LENGTH: "3"}, "inference header size should be in range"),
+    (request({"x": X}, True)[0], {}, "failed to parse the request JSON buffer"),
+    (request({"x": X[:, :3]})[0], {}, "unexpected shape for input 'x' for model 'toy'"),
+    (request({"x": X[[0] * 9]})[0], {}, "batch-size must be <= 8"),
+    (request({"x": X}, outputs=[{"name": "z"}])[0], {}, "unexpected inference output 'z'"),
+)
+
+
+async def test_wrong_requests(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
+        for body, headers, told in WRONG:
+            found = await ask("POST", URL, body, headers)
+            assert (found.status, told in found.error, len(found.error) < 1000) == (
+                400,
+                True,
+                True,
+            )
+        assert (await ask.infer("toy", {"x": X})).status == 200
+
+
+async def test_a_failing_model_is_a_fault_of_the_server(tmp_path: Path) -> None:
+    async with client(tmp_path, GATE) as ask:
+        found = await ask.infer(GATE, {"x": -X - 1})
+        assert found.status in (400, 500) and "a negative number" in found.error
+        assert (await ask.infer(GATE, {"x": X})).status == 200
+
+
+async def test_unknown_models_and_names_that_try_to_get_out(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
+        body = request({"x": X})[0]
+        for name in ("none", "toy.onnx", "%2e%2e", "..%2ftoy", "%2Fetc%2Fpasswd", "toy%00", "%FF"):
+            found = await ask("POST", f"/v2/models/{name}/infer", body)
+            assert found.status == 404, name
+            assert "unknown model" in found.error and str(tmp_path) not in found.error
+        for path in ("/v2/models/../toy/infer", "/v2/models//infer", "//v2/models/toy/infer"):
+            assert (await ask("POST", path, body)).status == 404, path
+        assert (await ask("POST", "/v2/models/t%6Fy/infer", body)).status == 200
+        assert (await ask("POST", "/v2/models/toy/versions/2/infer", body)).status == 404
+        assert (await ask("POST", "/v2/models/toy/versions/x/infer", body)).status == 400
+    log = ask.log.getvalue()
+    assert "\x00" not in log
+
+
+async def test_a_queue_that_is_full_and_a_time_out(tmp_path: Path) -> None:
+    async with client(tmp_path, GATE) as ask:
+        ask.session.go.clear()
+        first = ask.begin("POST", f"/v2/models/{GATE}/infer", *request({"x": X[:1]}))
+        while ask.session.seen[-1].shape != (1, 4) or not ask.session.seen[-1].any():
+            await asyncio.sleep(0.001)
+        late = await ask.infer(GATE, {"x": X[:1]}, parameters={"timeout": 10_000})
+        assert late.status == 504 and late.error == "Request timeout expired"
+        ask.session.go.set()
+        assert (await first).status == 200
+
+
+async def test_a_client_that_goes_away_leaves_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client(tmp_path, GATE) as ask:
+        served = ask.repository.model(GATE)
+        ask.session.go.clear()
+        url, (body, _) = f"/v2/models/{GATE}/infer", request({"x": X[:1]})
+        gone = asyncio.Event()
+        stays = ask.begin("POST", url, body)
+        while served.call.statistics.depth or served.running < 1:
+            await asyncio.sleep(0.001)
+        leaves = ask.begin("POST", url, body, {"x-request-id": "left"}, gone=gone)
+        while served.running < 2:
+            await asyncio.sleep(0.001)
+        gone.set()
+        assert (await leaves).status == 0
+        assert served.running == 1
+        ask.session.go.set()
+        assert (await stays).status == 200
+        assert (await ask.infer(GATE, {"x": X})).status == 200
+    log = ask.log.getvalue()
+    assert re.search(r"id=left status=499 .*went away", log)
+
+
+async def test_request_ids(tmp_path: Path) -> None:
+    async with client(tmp_path) as ask:
+        body, _ = request({"x": X})
+        found = await ask("POST", URL, body, {"X-Request-Id": "abc-1"})
+        assert found.headers["x-request-id"] == "abc-1" and "id" not in found.json
+        both = await ask("POST", URL, request({"x": X}, id="own")[0], {"X-Request-Id": "abc-2"})
+        assert both.headers["x-request-id"] == "abc-2" and both.json["id"] == "own"
+        for odd in ("a\nb", "x" * 129, "\x1b[31m", "é"):
+            found = await ask("POST", URL, body, {"X-Request-Id": odd})
+            assert found.status == 200 and "x-request-id" not in found.headers
+    log = ask.log.getvalue()
+    assert "id=abc-1 status=200" in log and "id=own status=200" in log
+    assert "x" * 129 not in log and "\x1b" not in log
+
+
+# --- pictures and raw tensors --------------------------------------------------------------
+
+
+def encoded(pixels: np.ndarray, kind: str) -> bytes:
+    held = io.BytesIO()
+    Image.fromarray(pixels).save(held, kind)
+    return held.getvalue()
+
+
+@pytest.mark.parametrize(("kind", "said"), [("PNG", "image/png"), ("JPEG", "Image/JPEG; q=1")])
+async def test_pictures(tmp_path: Path, kind: str, said: str) -> None:
+    pixels = np.full((9, 7, 3), (255, 0, 51), np.uint8)
+    async with client(tmp_path, "eye", "toy") as ask:
+        body = encoded(pixels, kind)
+        found = await ask(
+            "POST", "/v2/models/eye/infer", body, {"content-type": said, "x-request-id": "cat"}
+        )
+        assert found.status == 200 and found.json["id"] == "cat"
+        assert np.allclose(found.output("mean")["data"], [1, 0, 0.2], atol=0.02)
+        broken = await ask("POST", "/v2/models/eye/infer", body[:40], {"content-type": said})
+        assert broken.status == 400 and broken.error
+        other = await ask("POST", "/v2/models/eye/infer", b"GIF89a", {"content-type": said})
+        assert other.status == 400
+        tensors = await ask("POST", URL, body, {"content-type": said})
+        assert tensors.status == 501 and "pictures" in tensors.error
+
+
+async def test_a_raw_binary_request(tmp_path: Path) -> None:
+    async with client(tmp_path, "toy", "two") as ask:
+        found = await ask("POST", URL, X[0].tobytes(), {LENGTH: "0"})
+        head = int(found.headers[LENGTH])
+        assert found.body[head:] == (2 * X[0]).tobytes() + X[0].sum().tobytes()
+        assert (await ask("POST", URL, X.tobytes(), {LENGTH: "0"})).status == 400
+        assert (await ask("POST", URL, b"", {LENGTH: "0"})).status == 400
+        two = await ask("POST", "/v2/models/two/infer", X.tobytes(), {LENGTH: "0"})
+        assert two.status == 400 and "one input" in two.error
+
+
+@pytest.mark.parametrize(
+    ("shape", "batched", "length", "expected"),
+    [
+        (("N", 4), True, 16, (1, 4)),
+        (("N", "T"), True, 12, (1, 3)),
+        (("T", 2), False, 16, (2, 2)),
+        ((2, 2), False, 16, (2, 2)),
+        ((), False, 4, ()),
+        (("T", 2), False, 12, None),
+        (("T", 0), False, 4, None),
+        (("A", "B"), False, 4, None),
+        ((3,), False, 7, None),
+    ],
+)
+def test_shapes_of_raw_requests(
+    shape: tuple[int | str, ...], batched: bool, length: int, expected: tuple[int, ...] | None
+) -> None:
+    spec = TensorSpec("x", "float32", shape)
+    if expected is None:
+        with pytest.raises(Refused):
+            raw_request(bytes(length), [spec], batched=batched)
+        return
+    found = raw_request(bytes(range(length)), [spec], batched=batched)
+    assert found.inputs["x"].shape == expected and found.binary
+    assert found.inputs["x"].tobytes() == bytes(range(length))
+
+
+def test_a_raw_text_is_one_element() -> None:
+    found = raw_request(memoryview(b"word"), [TensorSpec("w", "str", ("N",))], batched=False)
+    assert found.inputs["w"].tolist() == [b"word"] and found.datatypes == {"w": "BYTES"}

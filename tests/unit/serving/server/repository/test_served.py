@@ -1,0 +1,274 @@
+"""One model behind the protocol: what it answers, what it refuses, and what waits."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from PIL import Image
+from tests.unit.engine.scripted import Doubling
+from tests.unit.server.repository import toys
+from tests.unit.server.repository.toys import asks, behind, holding, output, refusal, settled
+
+from ortune.bundle.engine.inputs import PictureInput, wanted
+from ortune.bundle.engine.load import load
+from ortune.core.facts import TensorSpec
+from ortune.core.preprocess import Preprocess
+from ortune.serving.protocol.datatypes import datatype
+from ortune.serving.protocol.inference import Asked, InferRequest
+from ortune.serving.protocol.status import Refused, Status
+from ortune.serving.server.repository.repository import Repository
+from ortune.serving.server.repository.served import Limits, Served
+from ortune.serving.server.repository.sources import ModelSource
+
+SAME = """<ir_version: 10, opset_import: ["": 19]>
+g (KIND[N,3] x) => (KIND[N,3] y) { y = Identity(x) }
+"""
+PICTURES = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N,3,4,6] image) => (float[N,3] mean) {
+  mean = ReduceMean<axes = [2, 3], keepdims = 0>(image)
+}
+"""
+
+
+async def served(path: Path, **how: Any) -> Served:
+    repository = Repository([ModelSource("toy", path)], lambda path: load(path, **how))
+    await repository.start()
+    return repository.model("toy")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return toys.write(tmp_path / "toy.onnx", 3)
+
+
+@pytest.fixture
+def session() -> Doubling:
+    return Doubling()
+
+
+async def test_answers_are_the_engine_s(path: Path) -> None:
+    model = await served(path)
+    for rows in (1, 3, 8):
+        request = asks(0.25, rows, id="seven")
+        response = await model.infer(request)
+        with load(path) as engine:
+            expected = engine(**request.inputs)
+        assert [one.name for one in response.outputs] == ["y", "most"]
+        assert [one.datatype for one in response.outputs] == ["FP32", "INT64"]
+        for one in response.outputs:
+            np.testing.assert_array_equal(one.array, expected[one.name])
+        assert (response.model, response.version, response.id) == ("toy", "1", "seven")
+        assert (response.rows, response.parameters) == (rows, {})
+        assert response.infer_ns > 0
+
+
+async def test_only_what_is_asked_for_comes_in_its_order(path: Path) -> None:
+    response = await (await served(path)).infer(asks(1, 1, "most", "y"))
+    assert [one.name for one in response.outputs] == ["most", "y"]
+
+
+async def test_classes_in_the_place_of_scores(path: Path) -> None:
+    request = InferRequest(asks(1, 2).inputs, (Asked("y", classes=2),))
+    (found,) = (await (await served(path)).infer(request)).outputs
+    assert (found.name, found.datatype) == ("y", "BYTES")
+    assert found.array.tolist() == [[b"12.000000:3", b"9.000000:2"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("told", "dtype"),
+    [
+        *((name, np.dtype(name)) for name in ("bool", "float16", "uint8")),
+        ("bfloat16", np.dtype(ml_dtypes.bfloat16)),
+    ],
+)
+async def test_every_number_comes_back_as_it_went(tmp_path: Path, told: str, dtype: Any) -> None:
+    path = toys.write(tmp_path / "toy.onnx", text=SAME.replace("KIND", told))
+    model = await served(path)
+    given = np.arange(6).reshape(2, 3).astype(dtype)
+    request = InferRequest({"x": given}, (Asked("y", binary=True),))
+    (found,) = (await model.infer(request)).outputs
+    assert found.array.dtype == given.dtype
+    assert found.datatype == datatype(given.dtype)
+    np.testing.assert_array_equal(found.array, given)
+
+
+async def test_what_does_not_fit_is_refused_before_it_waits(path: Path) -> None:
+    model = await served(path)
+    for request, words in (
+        (InferRequest({"x": np.zeros((1, 5), np.float32)}), "Expected [-1,4], got [1,5]"),
+        (asks(1, 9), "batch-size must be <= 8"),
+        (asks(1, 1, "z"), "unexpected inference output 'z'"),
+    ):
+        status, text = await refusal(model.infer(request))
+        assert status is Status.INVALID
+        assert words in text
+    assert not model.counters.runs
+    assert model.counters.failed == {"OTHER": 3}
+
+
+async def test_where_nothing_is_joined_requests_have_any_number_of_rows(path: Path) -> None:
+    model = await served(path, max_batch=1)
+    assert output(await model.infer(asks(1, 100))).shape == (100, 4)
+    config = model.config()
+    assert config["max_batch_size"] == 0
+    assert config["input"][0]["dims"] == [-1, 4]
+
+
+async def test_what_it_says_of_itself(path: Path) -> None:
+    model = await served(path, max_batch=4, max_delay_us=100)
+    told = model.metadata()
+    assert (told["name"], told["versions"]) == ("toy", ["1"])
+    assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]
+    config = model.config()
+    assert (config["max_batch_size"], config["input"][0]["dims"]) == (4, [4])
+    assert config["dynamic_batching"]["max_queue_delay_microseconds"] == 100
+
+
+async def test_texts_go_in_as_bytes_and_come_out(tmp_path: Path) -> None:
+    path = toys.write(tmp_path / "toy.onnx", text=toys.TEXTS)
+    model = await served(path)
+    given = np.array(["häh".encode(), b"", b"two words"], object)
+    (found,) = (await model.infer(InferRequest({"said": given}))).outputs
+    assert found.datatype == "BYTES"
+    assert found.array.tolist() == ["häh", "", "two words"]
+    broken = InferRequest({"said": np.array([b"\xff"], object)})
+    assert (await refusal(model.infer(broken)))[0] is Status.INVALID
+
+
+async def test_requests_are_joined_and_each_gets_its_own(
+    tmp_path: Path, session: Doubling
+) -> None:
+    _, model = await holding(session, tmp_path)
+    first = await behind(model, session)
+    tasks = [asyncio.create_task(model.infer(asks(n))) for n in range(6)]
+    await settled(lambda: model.counters.waiting == 6)
+    session.go.set()
+    found = await asyncio.gather(first, *tasks)
+    assert [output(one)[0, 0] for one in found] == [2000, 0, 2, 4, 6, 8, 10]
+    assert found[1].queue_ns > 0
+    assert [len(one) for one in session.seen] == [1, 6]
+
+
+async def test_a_full_queue_says_so(tmp_path: Path, session: Doubling) -> None:
+    _, model = await holding(session, tmp_path, max_queue=2)
+    first = await behind(model, session)
+    tasks = [asyncio.create_task(model.infer(asks(n))) for n in range(2)]
+    await settled(lambda: model.counters.waiting == 2)
+    refused = await refusal(model.infer(asks(9)))
+    assert refused == (Status.UNAVAILABLE, "Exceeds maximum queue size")
+    session.go.set()
+    await asyncio.gather(first, *tasks)
+    assert (await model.infer(asks(4))).rows == 1
+    assert model.counters.failed == {"REJECTED": 1}
+
+
+@pytest.mark.parametrize(("own", "default"), [(20_000, 30.0), (0, 0.02)])
+async def test_a_request_out_of_time_leaves_the_queue(
+    tmp_path: Path, session: Doubling, own: int, default: float
+) -> None:
+    _, model = await holding(session, tmp_path, Limits(timeout_s=default))
+    first = await behind(model, session)
+    late = await refusal(model.infer(asks(5, timeout_us=own)))
+    assert late == (Status.TIMED_OUT, "Request timeout expired")
+    assert model.counters.waiting == 0
+    session.go.set()
+    await first
+    assert model.counters.failed == {"REJECTED": 1}
+    assert len(session.seen) == 1
+
+
+async def test_a_caller_that_gives_up_leaves_the_queue(tmp_path: Path, session: Doubling) -> None:
+    _, model = await holding(session, tmp_path)
+    first = await behind(model, session)
+    task = asyncio.create_task(model.infer(asks(5)))
+    await settled(lambda: model.counters.waiting == 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert model.counters.waiting == 0
+    session.go.set()
+    await first
+    assert model.counters.failed == {"CANCELED": 1}
+    assert model.running == 0
+    assert len(session.seen) == 1
+
+
+async def test_what_the_model_refuses_fails_alone(tmp_path: Path, session: Doubling) -> None:
+    _, model = await holding(session, tmp_path)
+    first = await behind(model, session)
+    values = (3, -3, 4)
+    tasks = [asyncio.create_task(model.infer(asks(value))) for value in values]
+    await settled(lambda: model.counters.waiting == 3)
+    session.go.set()
+    found = await asyncio.gather(first, *tasks, return_exceptions=True)
+    assert isinstance(found[2], Refused)
+    assert found[2].status is Status.INVALID
+    assert "negative" in found[2].text
+    assert [output(found[n])[0, 0] for n in (1, 3)] == [6, 8]
+    assert model.counters.failed == {"BACKEND": 1}
+
+
+async def test_data_of_waiting_requests_is_bounded(tmp_path: Path, session: Doubling) -> None:
+    _, model = await holding(session, tmp_path, Limits(max_held=48))
+    first = await behind(model, session)
+    second = asyncio.create_task(model.infer(asks(1, 2)))
+    await settled(lambda: model.counters.waiting == 1)
+    assert (await refusal(model.infer(asks(2))))[0] is Status.UNAVAILABLE
+    session.go.set()
+    await asyncio.gather(first, second)
+    assert (await model.infer(asks(2, 8))).rows == 8, "alone, one may have more"
+
+
+def picture(kind: str) -> bytes:
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (7, 9, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def huge() -> bytes:
+    """A few kB that claim 81 million pixels."""
+    file = io.BytesIO()
+    Image.new("1", (9000, 9000)).save(file, "PNG")
+    return file.getvalue()
+
+
+async def seeing(folder: Path) -> Served:
+    model = await served(toys.write(folder / "toy.onnx", text=PICTURES))
+    spec = TensorSpec("image", "float32", ("N", 3, 4, 6))
+    model.call.pictures = PictureInput(
+        Preprocess(resize=(4, 6), mean=(0.5, 0.25, 0.0), dtype="float32"), wanted([spec])["image"]
+    )
+    return model
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+async def test_pictures_are_prepared_as_the_engine_does(tmp_path: Path, kind: str) -> None:
+    model = await seeing(tmp_path)
+    body = picture(kind)
+    found = output(await model.infer_picture(body, "five"), "mean")
+    expected = model.call(image=Image.open(io.BytesIO(body)))["mean"]
+    np.testing.assert_array_equal(found, expected)
+    assert model.counters.answered == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"no picture", picture("GIF"), picture("PNG")[:60], huge()],
+    ids=["nothing", "text", "gif", "torn", "huge"],
+)
+async def test_bodies_that_are_no_picture_are_refused(tmp_path: Path, body: bytes) -> None:
+    model = await seeing(tmp_path)
+    assert (await refusal(model.infer_picture(body)))[0] is Status.INVALID
+    assert model.counters.failed == {"OTHER": 1}
+
+
+async def test_a_model_that_knows_no_pictures_says_so(path: Path) -> None:
+    model = await served(path)
+    assert (await refusal(model.infer_picture(picture("PNG"))))[0] is Status.UNSUPPORTED
