@@ -22,9 +22,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from select import select
 from typing import Any, NoReturn
 
@@ -47,7 +49,8 @@ class Zygote:
 
     def __init__(self) -> None:
         self.environment = _environment(os.environ)
-        self._ours, theirs = socket.socketpair()
+        self._lock = threading.Lock()
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, __file__, str(theirs.fileno())]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
@@ -57,9 +60,10 @@ class Zygote:
     def fork(self, words: list[str], env: Any, cwd: Any, fds: list[int]) -> int:
         """Return the new process's id."""
         passed = {name: env[name] for name in PASSED if name in env}
-        asked = {"words": words, "env": passed, "cwd": os.path.abspath(cwd or ".")}
-        socket.send_fds(self._ours, [json.dumps(asked).encode()], fds)
-        return int(self._ours.recv(32))
+        asked = {"words": words, "env": passed, "cwd": str(Path(cwd or ".").absolute())}
+        with self._lock:
+            socket.send_fds(self._ours, [json.dumps(asked).encode()], fds)
+            return int(self._ours.recv(32))
 
     def close(self) -> None:
         """End it."""
@@ -82,9 +86,9 @@ def starting() -> Iterator[None]:
         _status: int | None = None
 
         def _execute_child(self, args: Any, *more: Any) -> None:
-            (_, _, _, _, cwd, env, _, _, _, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite,
-             *_) = more  # fmt: skip
-            streams = [p2cread, c2pwrite, errwrite]
+            cwd, env = more[4:6]
+            pipes = more[9:15]  # of stdin, stdout and stderr: to read and to write
+            streams = [pipes[0], pipes[3], pipes[5]]
             ours = args[0] == sys.executable and args[1] == "-m" and args[2] in PROGRAMS
             if not zygotes and ours:
                 zygotes.append(Zygote())
@@ -95,7 +99,7 @@ def starting() -> Iterator[None]:
             self.pid = zygotes[0].fork(args[2:], env, cwd, [*streams, written])
             self._child_created = True
             os.close(written)
-            self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+            self._close_pipe_fds(*pipes)
 
         def _try_wait(self, wait_flags: int) -> tuple[int, int]:
             if self._status is None:
