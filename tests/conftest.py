@@ -66,6 +66,13 @@ def forked_workers(caches: Path) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def torch_workers() -> Iterator[None]:
+    """Workers start with PyTorch imported: it takes each 2 s."""
+    with zygote.importing("torch"):
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_power_cut() -> Iterator[None]:
     """Nothing that a test writes must outlive one: to wait for the disk is 5 ms a file.

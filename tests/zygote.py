@@ -3,9 +3,10 @@
 To start Python and import NumPy, onnxruntime and ortune takes 0.4 s of a processor, twelve times
 for a search of two trials: a third of the whole suite. `starting` has what ``python -m
 ortune.measurement.worker JOB.json`` would run start as a fork instead, with the pipes, the
-session, the folder and the exit status it would have. What is asked of another interpreter, with
-other variables or from another path is started as ever; so is every worker where
-``ORTUNE_REAL_WORKERS`` is set, in processes that tests start, and on other systems than Linux.
+session, the folder and the exit status it would have. What is asked of another interpreter, or
+with other variables that Python or a library reads as it starts, is started as ever; so is every
+worker where ``ORTUNE_REAL_WORKERS`` is set, in processes that tests start, and on other systems
+than Linux.
 Timings of tests are not evidence, so that forks share one layout of addresses does no harm here;
 a search of a user's never does this.
 """
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from select import select
@@ -35,32 +36,36 @@ PROGRAMS = {
     "ortune.analysis.benchmark.frame_worker": "ortune.analysis.benchmark.frame_worker",
 }
 """What is run as a program -> the module whose `main` that calls."""
-PASSED = {"XDG_CACHE_HOME", "PYTEST_CURRENT_TEST"}
-"""Variables that a fork gets; one that starts with another environment is no fork."""
+SETTLED = ("PYTHON", "LD_", "OMP_", "OPENBLAS_", "MKL_", "KMP_", "CUDA_", "ORT")
+"""How variables begin that are read at a start or an import: with others nothing is forked."""
 _LONGEST = 1 << 16
+_more: list[str] = []
 
 
-def _environment(given: Any) -> dict[str, str]:
-    return {name: text for name, text in given.items() if name not in PASSED}
+def _settled(given: Any) -> dict[str, str]:
+    return {name: text for name, text in given.items() if name.startswith(SETTLED)}
 
 
 class Zygote:
     """The process that forks, as seen by the one that asks it."""
 
-    def __init__(self) -> None:
-        self.environment = _environment(os.environ)
+    def __init__(self, more: Sequence[str]) -> None:
+        self._settled = _settled(os.environ)
         self._lock = threading.Lock()
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, __file__, str(theirs.fileno())]
+        command = [sys.executable, __file__, str(theirs.fileno()), *more]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
         )
         theirs.close()
 
+    def fits(self, env: Any) -> bool:
+        """Say whether a process with this environment can be forked from it."""
+        return _settled(env) == self._settled
+
     def fork(self, words: list[str], env: Any, cwd: Any, fds: list[int]) -> int:
         """Return the new process's id."""
-        passed = {name: env[name] for name in PASSED if name in env}
-        asked = {"words": words, "env": passed, "cwd": str(Path(cwd or ".").absolute())}
+        asked = {"words": words, "env": dict(env), "cwd": str(Path(cwd or ".").absolute())}
         with self._lock:
             socket.send_fds(self._ours, [json.dumps(asked).encode()], fds)
             return int(self._ours.recv(32))
@@ -72,13 +77,24 @@ class Zygote:
 
 
 @contextmanager
+def importing(*names: str) -> Iterator[None]:
+    """Have workers also start with modules, the heavy ones of whole files of tests, imported."""
+    kept = _more[:]
+    _more[:] = names
+    try:
+        yield
+    finally:
+        _more[:] = kept
+
+
+@contextmanager
 def starting() -> Iterator[None]:
     """Have workers be forks for a while."""
     if sys.platform != "linux" or "ORTUNE_REAL_WORKERS" in os.environ:
         yield
         return
     process = importlib.import_module("ortune.measurement.process")
-    zygotes: list[Zygote] = []
+    zygotes: dict[tuple[str, ...], Zygote] = {}
 
     class Popen(subprocess.Popen):  # type: ignore[type-arg]
         """A worker that is forked where it can be."""
@@ -90,13 +106,14 @@ def starting() -> Iterator[None]:
             pipes = more[9:15]  # of stdin, stdout and stderr: to read and to write
             streams = [pipes[0], pipes[3], pipes[5]]
             ours = args[0] == sys.executable and args[1] == "-m" and args[2] in PROGRAMS
-            if not zygotes and ours:
-                zygotes.append(Zygote())
-            if not ours or min(streams) < 0 or _environment(env) != zygotes[0].environment:
+            if ours and tuple(_more) not in zygotes:
+                zygotes[tuple(_more)] = Zygote(_more)
+            zygote = zygotes.get(tuple(_more))
+            if not ours or not zygote or min(streams) < 0 or not zygote.fits(env):
                 super()._execute_child(args, *more)  # type: ignore[misc]
                 return
             self._status, written = os.pipe()
-            self.pid = zygotes[0].fork(args[2:], env, cwd, [*streams, written])
+            self.pid = zygote.fork(args[2:], env, cwd, [*streams, written])
             self._child_created = True
             os.close(written)
             self._close_pipe_fds(*pipes)
@@ -134,13 +151,13 @@ def starting() -> Iterator[None]:
         yield
     finally:
         process.subprocess = kept
-        for one in zygotes:
+        for one in zygotes.values():
             one.close()
 
 
-def _serve(asks: socket.socket) -> None:
+def _serve(asks: socket.socket, more: Sequence[str]) -> None:
     """Fork whenever asked, and pass on with which status a fork ended."""
-    for name in ("onnxruntime", *PROGRAMS.values()):
+    for name in ("onnxruntime", *PROGRAMS.values(), *more):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -190,8 +207,7 @@ def _become(asked: dict[str, Any], fds: list[int]) -> NoReturn:
         for stream, fd in enumerate(fds[:3]):
             os.dup2(fd, stream)
         os.closerange(3, 4096)
-        for name in PASSED:
-            os.environ.pop(name, None)
+        os.environ.clear()
         os.environ |= asked["env"]
         os.chdir(asked["cwd"])
         program, *words = asked["words"]
@@ -211,4 +227,4 @@ def _become(asked: dict[str, Any], fds: list[int]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

@@ -17,6 +17,7 @@ from ortune.model.io import protobuf
 from ortune.runtimes.torch import session as torch_session
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("torch_workers")
 
 FILE = """<ir_version: 8, opset_import: ["": 17]>
 g (float[N,3] a, float[N,3] b) => (float[N,3] total, float[N,3] part)
