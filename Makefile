@@ -34,7 +34,7 @@ pythons: wheel  ## the wheel's demo and the unit tests on every CPython at hand
 	$(PY) -m tools.pythons dist/*.whl
 
 test: dev lint  ## lint, types, layers and every test that is not marked long, but for fuzzing
-	$(TESTS) tests/e2e tests/unit -n 2 $(BY_FILE)
+	$(TESTS) tests/e2e tests/unit -n 3 $(BY_FILE)
 	$(TESTS) tests/real tests/gpu -n 3
 
 lint: dev
@@ -48,13 +48,13 @@ format: dev
 	$(VENV)/bin/ruff format -q $(SOURCES)
 
 unit: dev
-	$(TESTS) tests/unit -n 2 $(BY_FILE)
+	$(TESTS) tests/unit -n 3 $(BY_FILE)
 
 # The long tests, then the timed comparison, whose results go to benchmarks/results/*.json and are
 # committed. It needs an otherwise idle machine.
 check: dev wheel
 	$(PY) -m benchmarks.speed.installed
-	$(PY) -m pytest tests -q -m long
+	ORTUNE_REAL_WORKERS=1 $(PY) -m pytest tests -q -m long
 	$(TESTS) tests/fuzz -n 2
 	$(PY) -m benchmarks.accuracy.coverage --jobs 2
 	$(PY) -m benchmarks.noise.aa

@@ -15,6 +15,8 @@ from uuid import uuid4
 
 import pytest
 
+from tests import zygote
+
 PLUGINS = str(Path(__file__).parent / "plugins")
 
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -55,6 +57,31 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "shared"))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_workers(caches: Path) -> Iterator[None]:
+    """Workers need not import all anew each time."""
+    with zygote.starting():
+        yield
+
+
+@pytest.fixture(scope="module")
+def torch_workers() -> Iterator[None]:
+    """Workers start with PyTorch imported: it takes each 2 s."""
+    with zygote.importing("torch"):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_power_cut() -> Iterator[None]:
+    """Nothing that a test writes must outlive one: to wait for the disk is 5 ms a file.
+
+    That it is waited for is a matter of tests that put something of their own in this place.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ import pytest
 from ortune.cli.main import main
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("torch_workers")
 
 MODULE = """
 import torch

@@ -17,6 +17,7 @@ from ortune.core.plugins.spelling import parse
 from ortune.graph.io import protobuf
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("torch_workers")
 
 FILE = """<ir_version: 8, opset_import: ["": 17]>
 g (float[N,3] a, float[N,3] b) => (float[N,3] total, float[N,3] part)
