@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit import surveys
-from tests.unit.experiment.test_hostile_run import in_header, written
+from tests.unit.search.experiment.test_hostile_run import in_header, written
 
 from ortune.cli.main import main
 from ortune.data.zoo.digit_cnn import DigitCnn

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 from tests.surveying import context
 from tests.unit.quantizing import model_of, normal
-from tests.unit.regions.models import HEADER
+from tests.unit.search.mixed_precision.models import HEADER
 
 from ortune.backends.cpu import Cpu
 from ortune.core.event import silent

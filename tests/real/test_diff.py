@@ -13,7 +13,7 @@ from ortune.graph.diff.compare import diff
 from ortune.graph.io import file
 from ortune.search.recipe.space import clean
 from tests.real.task import installed
-from tests.unit.model.diff.test_compare import disguised
+from tests.unit.graph.diff.test_compare import disguised
 
 MODELS = {
     "ppocr_cls": ("rapidocr", "models/ch_ppocr_mobile_v2.0_cls_mobile.onnx"),

@@ -34,7 +34,7 @@ from benchmarks.search.table import (
 )
 from benchmarks.search.workers import settled
 from benchmarks.tables.search import replayed
-from tests.unit.experiment.scripted import LOSSY, Script, scripted
+from tests.unit.search.experiment.scripted import LOSSY, Script, scripted
 
 from ortune.backends.cpu import Cpu
 from ortune.core.capabilities import Capabilities

@@ -151,7 +151,7 @@ def test_every_field_has_a_line_in_the_docstring(function: object) -> None:
 def test_requests_are_read_without_a_heavy_package() -> None:
     kinds = "benchmark calibration_quality costs inspection padding profiling tuning verification"
     modules = [f"analysis.{kind}.requests" for kind in kinds.split()]
-    modules += ["conversion.requests", "search.request"]
+    modules += ["analysis.conversion.requests", "search.request"]
     code = "import sys\n" + "\n".join(f"import ortune.{one}" for one in modules)
     code += "\nsys.exit(','.join({'numpy', 'onnx_ir', 'rich', 'click'} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 from tests.unit import studies
-from tests.unit.sections.test_sections import study as study_fixture
+from tests.unit.reporting.sections.test_sections import study as study_fixture
 
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import OrtuneError

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from tests.unit.experiment.scripted import Script, scripted
+from tests.unit.search.experiment.scripted import Script, scripted
 from tests.unit.search.given import PLANS, Clock, Given, told
 
 from ortune.core.study import Header, Study

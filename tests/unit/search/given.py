@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from tests.unit.experiment.scripted import LOSSY
+from tests.unit.search.experiment.scripted import LOSSY
 
 from ortune.backends.cpu import Cpu
 from ortune.core.event import Event

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.unit import studies
-from tests.unit.experiment.scripted import BASE_NS, Script, Scripted, scripted
+from tests.unit.search.experiment.scripted import BASE_NS, Script, Scripted, scripted
 
 from ortune.backends.cpu import Cpu
 from ortune.core.acceptance import Goal

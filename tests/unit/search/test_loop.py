@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.experiment.scripted import FINAL, LOSSY, Script
+from tests.unit.search.experiment.scripted import FINAL, LOSSY, Script
 from tests.unit.search.given import (
     EXACT,
     PLANS,

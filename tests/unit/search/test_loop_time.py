@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.experiment.scripted import FINAL, Script
+from tests.unit.search.experiment.scripted import FINAL, Script
 from tests.unit.search.given import EXACT, PLANS, Clock, Given, backends, ratios, seeing, told
 
 from ortune.backends.cpu import Cpu

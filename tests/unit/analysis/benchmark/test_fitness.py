@@ -30,7 +30,7 @@ def test_it_is_one_line_with_what_to_do(state: State, line: str) -> None:
 
 
 def test_a_model_is_timed_against_itself() -> None:
-    model = Path(bench.__file__).parents[2] / "samples" / "digit_cnn.onnx"
+    model = Path(bench.__file__).parents[2] / "data" / "zoo" / "digit_cnn.onnx"
     found = bench.fitness(model, Cpu(threads=1), 32)
     assert found.equal is not None and found.equal.low < 1.2 and found.equal.high > 0.8
     assert found.state != "not fit" or found.advice

@@ -13,7 +13,6 @@ import onnx
 import pytest
 
 import ortune as ot
-from ortune.analysis.padding import buckets as bucketing
 from ortune.analysis.padding.buckets import buckets
 from ortune.backends.bucketed import Bucketed, extent
 from ortune.backends.cpu import Cpu
@@ -25,6 +24,7 @@ from ortune.core.plugins import codec
 from ortune.core.plugins.spelling import parse
 from ortune.data import padding
 from ortune.search import optimize as unpadded
+from ortune.search import padding as bucketing
 from ortune.search.padding import Proof, chosen
 
 WIDTH, HIDDEN = 32, 8

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.engine.scripted import DOUBLING, Doubling, in_threads, row
+from tests.unit.bundle.engine.scripted import DOUBLING, Doubling, in_threads, row
 
 from ortune.bundle.engine.batching import Batcher, QueueFull
 from ortune.bundle.engine.joining import Joint

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.engine.scripted import in_threads
+from tests.unit.bundle.engine.scripted import in_threads
 from tests.unit.studies import MODEL, study, write_golden, write_model
 
 from ortune.bundle.engine.engine import Engine

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.engine.scripted import Doubling, row
+from tests.unit.bundle.engine.scripted import Doubling, row
 from tests.unit.studies import MODEL, write_model
 
 from ortune.backends.bucketed import Bucketed

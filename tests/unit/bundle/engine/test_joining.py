@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.unit.engine.scripted import DOUBLING, Doubling, row
+from tests.unit.bundle.engine.scripted import DOUBLING, Doubling, row
 
 from ortune.backends.bucketed import Bucketed
 from ortune.backends.cpu import Cpu

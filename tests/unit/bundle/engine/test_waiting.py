@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from tests.unit.engine.scripted import row
+from tests.unit.bundle.engine.scripted import row
 
 from ortune.bundle.engine.batching import QueuedRequest, WaitingRequests
 

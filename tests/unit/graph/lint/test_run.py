@@ -222,7 +222,7 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 def test_the_page_lists_every_rule() -> None:
     root = Path(__file__).parents[4]
     package = root / "src/ortune"
-    sources = [*package.glob("model/lint/*.py"), package / "analysis/inspection/inspect.py"]
+    sources = [*package.glob("graph/lint/*.py"), package / "analysis/inspection/inspect.py"]
     text = "".join(path.read_text(encoding="utf-8") for path in sources)
     every = set(re.findall(r'finding\(\s*"([a-z0-9-]+)"', text))
     page = (root / "docs" / "looking.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from tests.unit import surveys
 from tests.unit.analysis.sensitivity.test_result import found
-from tests.unit.experiment.test_hostile_run import written
+from tests.unit.search.experiment.test_hostile_run import written
 
 from ortune.core.errors import BadSettings
 from ortune.core.section import Scatter, Table

@@ -5,8 +5,8 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 
 from tests.unit import studies
+from tests.unit.reporting.sections.test_sections import study as study_fixture
 from tests.unit.reporting.test_reporting import HOSTILE, hostile, parsed
-from tests.unit.sections.test_sections import study as study_fixture
 
 from ortune.core.study import Study
 

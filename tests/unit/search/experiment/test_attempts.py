@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 from tests.unit import studies
-from tests.unit.experiment.scripted import EDITS, FINAL, LOSSY, SEARCH, Script, Scripted, scripted
+from tests.unit.search.experiment.scripted import (
+    EDITS,
+    FINAL,
+    LOSSY,
+    SEARCH,
+    Script,
+    Scripted,
+    scripted,
+)
 from tests.unit.surveys import SURVEY
 
 from ortune.backends.cpu import Cpu

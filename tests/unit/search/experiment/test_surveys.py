@@ -14,7 +14,7 @@ import onnx
 import pytest
 from tests.surveying import context
 from tests.unit.quantizing import model_of, normal
-from tests.unit.regions.models import HEADER, transformer
+from tests.unit.search.mixed_precision.models import HEADER, transformer
 
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import BadData

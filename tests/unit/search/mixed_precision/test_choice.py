@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.quantizing import quantize
-from tests.unit.regions.models import transformer
-from tests.unit.regions.test_switched import convolutions
+from tests.unit.search.mixed_precision.models import transformer
+from tests.unit.search.mixed_precision.test_switched import convolutions
 
 from ortune.backends.cpu import Cpu
 from ortune.core.errors import Refused

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.unit.regions.models import transformer
+from tests.unit.search.mixed_precision.models import transformer
 
 from ortune.core.metric import Metric
 from ortune.core.plugins.spelling import parse

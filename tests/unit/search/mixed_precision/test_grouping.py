@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper, parser
 from tests.unit.quantizing import model_of, normal
-from tests.unit.regions.models import HEADER, transformer
+from tests.unit.search.mixed_precision.models import HEADER, transformer
 
 from ortune.graph.io import names
 from ortune.graph.ir import edit

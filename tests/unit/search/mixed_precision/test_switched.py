@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from tests.unit.quantizing import model_of, normal, observe, unchecked
-from tests.unit.regions.models import transformer
+from tests.unit.search.mixed_precision.models import transformer
 
 from ortune.core.errors import Refused
 from ortune.core.step import Quantizer

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from tests.models import write_classifier
-from tests.unit.calibration.test_reuse import _feeds
+from tests.unit.quantizers.calibration.test_reuse import _feeds
 
 from ortune.core.event import Event, Note
 from ortune.core.step import Recipe

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 from tests.certificates import pair
-from tests.unit.load_testing.toy_servers import Script, over_grpc, over_http
+from tests.unit.serving.load_testing.toy_servers import Script, over_grpc, over_http
 
 from ortune.core.errors import BadData, OrtuneError
 from ortune.serving.load_testing.bodies import check_answers

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.unit.load_testing.toy_servers import Script, over_grpc, over_http
+from tests.unit.serving.load_testing.toy_servers import Script, over_grpc, over_http
 
 import ortune as ot
 from ortune.cli.main import root

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.load_testing.toy_servers import Script, over_http
+from tests.unit.serving.load_testing.toy_servers import Script, over_http
 
 import ortune as ot
 from ortune.core.errors import BadSettings, OrtuneError

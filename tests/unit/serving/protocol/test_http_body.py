@@ -10,7 +10,14 @@ import pytest
 import tritonclient.http
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.protocol.kit import ARRAYS, http_answer, http_inputs, http_request, response, same
+from tests.unit.serving.protocol.kit import (
+    ARRAYS,
+    http_answer,
+    http_inputs,
+    http_request,
+    response,
+    same,
+)
 
 from ortune.serving.protocol.http_body import header_length, parse, write
 from ortune.serving.protocol.inference import Asked, InferRequest

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import descriptor_pool
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.protocol.kit import ARRAYS, grpc_answer, grpc_request, response, same
+from tests.unit.serving.protocol.kit import ARRAYS, grpc_answer, grpc_request, response, same
 from tools import open_inference
 from tritonclient.grpc import service_pb2
 

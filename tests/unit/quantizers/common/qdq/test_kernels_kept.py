@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.quantization.qdq.kernel_toys import (
+from tests.unit.quantizers.common.qdq.kernel_toys import (
     BEHIND_CONVOLUTIONS,
     BEHIND_PRODUCTS,
     CONVOLUTIONS,

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from tests.unit.quantization.qdq.rule_toys import KERNEL, TOYS, WIDE, Toy, integers
+from tests.unit.quantizers.common.qdq.rule_toys import KERNEL, TOYS, WIDE, Toy, integers
 from tests.unit.quantizing import normal
 
 from ortune.quantizers.common.qdq import runtime_rules

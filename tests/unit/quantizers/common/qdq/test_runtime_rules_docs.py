@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ortune.quantizers.common.qdq.runtime_rules import RULES, TARGETS, Gives
 
-PAGE = Path(__file__).parents[4] / "docs" / "quantizing.md"
+PAGE = Path(__file__).parents[5] / "docs" / "quantizing.md"
 WORDS = {"integer", "stored", "joined", "moves", "float", "-"}
 
 

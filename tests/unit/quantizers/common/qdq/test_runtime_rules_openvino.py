@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from tests.unit.quantization.qdq.rule_toys import PAIR, TOYS, Toy, integers
+from tests.unit.quantizers.common.qdq.rule_toys import PAIR, TOYS, Toy, integers
 
 from ortune.quantizers.common.qdq.runtime_rules import LAYERS, RULES, Gives, Rule
 

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 from tests.fuzz import mutate, wire
-from tests.unit.server.grpc.scripted import answer, body, path, serving
+from tests.unit.serving.server.grpc.scripted import answer, body, path, serving
 
 from ortune.serving.protocol import messages
 

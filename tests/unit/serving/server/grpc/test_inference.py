@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as sync_client
-from tests.unit.server.grpc.scripted import (
+from tests.unit.serving.server.grpc.scripted import (
     Doubling,
     Models,
     Seen,

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc.aio as aio_client
 from tests.certificates import pair
-from tests.unit.server.grpc.scripted import (
+from tests.unit.serving.server.grpc.scripted import (
     Doubling,
     Models,
     answer,

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 import tritonclient.grpc.aio as aio_client
-from tests.unit.server.grpc.scripted import (
+from tests.unit.serving.server.grpc.scripted import (
     Models,
     Seen,
     body,

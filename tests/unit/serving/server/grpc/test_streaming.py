@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as sync_client
 import tritonclient.grpc.aio as aio_client
-from tests.unit.server.grpc.scripted import (
+from tests.unit.serving.server.grpc.scripted import (
     Doubling,
     Models,
     Seen,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from tests.unit.engine.scripted import DOUBLING, Doubling
+from tests.unit.bundle.engine.scripted import DOUBLING, Doubling
 
 from ortune.backends.cpu import Cpu
 from ortune.bundle.engine.call import Call

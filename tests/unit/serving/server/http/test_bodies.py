@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.server.http.asking import GATE, Client, client, request
+from tests.unit.serving.server.http.asking import GATE, Client, client, request
 
 from ortune.serving.server.http import exchange as watch
 

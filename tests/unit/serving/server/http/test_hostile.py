@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 from tests.fuzz import mutate
-from tests.unit.server.http.asking import client, request
+from tests.unit.serving.server.http.asking import client, request
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 CAP = 1 << 16

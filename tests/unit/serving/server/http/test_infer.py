@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.unit.server.http.asking import GATE, client, request
+from tests.unit.serving.server.http.asking import GATE, client, request
 
 from ortune.core.facts import TensorSpec
 from ortune.serving.protocol.status import Refused

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.server.http.asking import Client, client, request
+from tests.unit.serving.server.http.asking import Client, client, request
 
 from ortune.serving.server.http.app import App
 from ortune.serving.server.listeners import Access

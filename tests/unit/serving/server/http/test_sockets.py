@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.server.http.asking import GATE, Client, client, request
+from tests.unit.serving.server.http.asking import GATE, Client, client, request
 
 from ortune.serving.server.http import exchange as watch
 from ortune.serving.server.http.server import HttpServer

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.engine.scripted import Doubling
-from tests.unit.server.repository import toys
-from tests.unit.server.repository.toys import asks, holding
+from tests.unit.bundle.engine.scripted import Doubling
+from tests.unit.serving.server.repository import toys
+from tests.unit.serving.server.repository.toys import asks, holding
 
 from ortune.serving.protocol.inference import InferRequest
 from ortune.serving.protocol.status import Refused

@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.unit.engine.scripted import Doubling
-from tests.unit.server.repository import toys
-from tests.unit.server.repository.toys import (
+from tests.unit.bundle.engine.scripted import Doubling
+from tests.unit.serving.server.repository import toys
+from tests.unit.serving.server.repository.toys import (
     asks,
     behind,
     holding,

@@ -11,9 +11,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 from PIL import Image
-from tests.unit.engine.scripted import Doubling
-from tests.unit.server.repository import toys
-from tests.unit.server.repository.toys import asks, behind, holding, output, refusal, settled
+from tests.unit.bundle.engine.scripted import Doubling
+from tests.unit.serving.server.repository import toys
+from tests.unit.serving.server.repository.toys import (
+    asks,
+    behind,
+    holding,
+    output,
+    refusal,
+    settled,
+)
 
 from ortune.bundle.engine.inputs import PictureInput, wanted
 from ortune.bundle.engine.load import load

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from tests.unit.server.repository.toys import write
+from tests.unit.serving.server.repository.toys import write
 
 from ortune.core.errors import BadSettings
 from ortune.serving.server.repository.sources import ModelSource, find, state, states

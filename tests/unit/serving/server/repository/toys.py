@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import onnx
-from tests.unit.engine.scripted import DOUBLING, Doubling, row
+from tests.unit.bundle.engine.scripted import DOUBLING, Doubling, row
 
 from ortune.backends.cpu import Cpu
 from ortune.bundle.engine.call import Call
