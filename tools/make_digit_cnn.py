@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-SAMPLES = Path(__file__).resolve().parent.parent / "src" / "ortune" / "samples"
+SAMPLES = Path(__file__).resolve().parent.parent / "src" / "ortune" / "data" / "zoo"
 EVALUATION, CALIBRATION = 2000, 500
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-PLACE = Path(__file__).parents[1] / "src" / "ortune" / "protocol" / "open_inference.pb"
+PLACE = Path(__file__).parents[1] / "src" / "ortune" / "serving" / "protocol" / "open_inference.pb"
 
 
 def descriptors() -> bytes:
