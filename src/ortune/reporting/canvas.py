@@ -227,14 +227,6 @@ def shortened(words: str, longest: int = _LONGEST) -> str:
     return words if len(words) <= longest else words[: longest - 1] + "…"
 
 
-def middle_cut(words: str, longest: int) -> str:
-    """Cut a label in its middle: paths differ at their ends."""
-    if len(words) <= longest:
-        return words
-    tail = 2 * longest // 3
-    return f"{words[: longest - tail - 1]}…{words[len(words) - tail :]}"
-
-
 def _overlap(one: Box, two: Box) -> bool:
     return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
 

@@ -32,7 +32,6 @@ from ortune.serving.load_testing.requests import LoadTest, ServerUrl
 
 _READY_S, _DRAIN_S, _POLL_S = 120.0, 30.0, 0.05
 _TIMEOUT_S = 30.0
-_COMPUTE = ("input", "infer", "output")
 _Ask: TypeAlias = Callable[[str, str, Mapping[str, Any]], Any]
 """Given a method and path of HTTP, a method of gRPC, and the fields of the request."""
 
